@@ -155,6 +155,36 @@ class _Convolved(autograd.Function):
         return torch.ops.aten.gelu_backward(of_active, x), of_weight
 
 
+class _Scaling(nn.Module):
+    """A U-Net of one level, whose result is enlarged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(3, 4, 3, padding=1, stride=2), nn.Upsample(scale_factor=2.0, mode="bilinear")
+        self.out = nn.Conv2d(7, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        deep = self.up(self.down(x).relu())[..., : x.shape[-2], : x.shape[-1]]
+        return functional.interpolate(self.out(torch.cat([x, deep], 1)), scale_factor=1.7)
+
+
+def _scaled() -> Case:
+    calls = [call(torch.randn(1, 3, size, 2 * size)) for size in (8, 12, 18)]
+    return Case(function=_Scaling(), calls=calls, use=backpropagating)
+
+
+def _steps_by_name() -> Case:
+    aten = torch.ops.aten
+
+    def steps(x: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        bags = aten._embedding_bag(x, indices, offsets)[0]
+        resized = aten.resize(x, [3, 2]), aten.resize_as(x, torch.empty(9, 4))[:8]
+        return *resized, bags, aten._to_copy(x, dtype=7), aten.new_ones(indices, [2], dtype=6)
+
+    given = torch.randn(8, 4), torch.tensor([1, 7, 0, 3]), torch.tensor([0, 3])
+    return Case(function=steps, calls=[call(*given)])
+
+
 def _by_name() -> Case:
     """Functions of autograd whose gradients call those of torch by name."""
     weight = torch.randn(4, 3, 3, 3, requires_grad=True)
@@ -232,6 +262,8 @@ PROGRAMS = (
     program_of_case("gradients scaled by a hook", _scaled_back, training=True),
     program_of_case("windows of one memory", _windows),
     program_of_case("bags of lengths", _bagged, training=True),
+    program_of_case("images scaled by factors", _scaled, training=True),
+    program_of_case("steps by name", _steps_by_name),
     program_of_case("gradients by name", _by_name, training=True),
     Program(name="compiled autograd", run=_derive_compiled, training=True),
     Program(name="compiled autograd of images", run=_derive_images_compiled, training=True),
