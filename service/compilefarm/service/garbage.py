@@ -10,7 +10,8 @@ import gc
 _THRESHOLDS = 10_000, 20, 10
 # mallopt(3): parameters of glibc's malloc, and where it begins.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LARGE_BYTES = 128 * 1024
+# Headers of calls that are flooded with have some ten thousand bytes and more.
+_LARGE_BYTES = 32 * 1024
 
 
 def collect_seldom() -> None:

@@ -37,7 +37,7 @@ from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
 from compilefarm.service.pace import Pace
 from compilefarm.service.parsing import PIECE_BYTES, merge_in_pieces
-from compilefarm.service.refusals import MOST_METADATA, refuse_metadata, refuse_unknown_method
+from compilefarm.service.refusals import is_excessive, refuse_metadata, refuse_unknown_method
 from compilefarm.service.request_sizes import check_request_size
 
 # Receives what a call is about: a request, or a stream of them.
@@ -70,7 +70,8 @@ def interceptors(
 class MetadataInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls with more metadata than clients send, before anything looks through it, and has their connections
     ended at once. A byte names an entry that HTTP/2 knows, and gRPC hands over what a frame of 16 KiB names, also of
-    strangers, whatever its limit for metadata says: that takes megabytes, and ten milliseconds of a processor.
+    strangers, whatever its limit for metadata says: that takes megabytes, and ten milliseconds of a processor. So does
+    an entry of megabytes.
 
     Args:
         call_limits: are told of the connection.
@@ -84,7 +85,7 @@ class MetadataInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        if len(handler_call_details.invocation_metadata or ()) > MOST_METADATA:
+        if is_excessive(handler_call_details.invocation_metadata or ()):
             return self._refusal
         return await continuation(handler_call_details)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from compilefarm.service.call_limits import MOST_CALLS
 
+# To the sizes and numbers that a connection is told gRPC holds it when it has acknowledged them, which takes clients a
+# round trip. Until then the headers of a call have no end, and gRPC would wait for a minute.
+_ACKNOWLEDGED_SECONDS = 5.0
 # Pods leave a farm alone that is silent for a minute.
 _MOST_UNTAKEN_SECONDS = 120
 
@@ -39,5 +42,6 @@ def server_options(*, most_connections: int) -> list[tuple[str, int]]:
         ("grpc.server_max_unrequested_time_in_server", _MOST_UNTAKEN_SECONDS),
         # Whoever connects and says nothing goes: at once while it does not speak the protocol, later while it does.
         ("grpc.server_handshake_timeout_ms", 20_000),
+        ("grpc.http2.settings_timeout", int(_ACKNOWLEDGED_SECONDS * 1000)),
         ("grpc.max_connection_idle_ms", 3_600_000),
     ]

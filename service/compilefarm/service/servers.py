@@ -19,7 +19,7 @@ from grpc._cython import cygrpc
 from grpc.aio import _server
 
 from compilefarm.service.call_limits import CallLimits
-from compilefarm.service.refusals import MOST_METADATA, refuse_metadata, refuse_unknown_method
+from compilefarm.service.refusals import is_excessive, refuse_metadata, refuse_unknown_method
 
 # Of whatever a caller sends that is no UTF-8, gRPC writes all, with a traceback, and goes on. In earlier releases such
 # a name of a method fails the call alone.
@@ -95,7 +95,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # grpc has no types for it
     async def _refuse(self, context: Any) -> None:
         try:
             # What interceptors do of other calls.
-            if len(context.invocation_metadata() or ()) > MOST_METADATA:
+            if is_excessive(context.invocation_metadata() or ()):
                 await refuse_metadata(self.call_limits, context)
             await refuse_unknown_method(self.call_limits, context)
         except (grpc.aio.AbortError, grpc.aio.BaseError):
