@@ -79,6 +79,16 @@ def test_a_weight_of_another_form_is_refused() -> None:
         Seen()(torch.arange(6.0))
 
 
+def test_strides_of_dimensions_with_one_element_decide_nothing() -> None:
+    # A request says others there than a view has, and so does Inductor.
+    steps = [Step(operator="aten::select.int", args=[Reference(0), 0, 0])]
+    forms = [(torch.float32, (1, 2), (2, 1))]
+    seen = Seen(replace(PREPARATION, forms=forms, steps=steps, results={"constant": Reference(1)}))
+    assert seen(torch.ones(1, 2).as_strided((1, 2), (7, 1))) == [2.0, 2.0]
+    with pytest.raises(ValueError, match="was compiled for"):
+        seen(torch.ones(1, 4)[:, ::2])
+
+
 def test_where_more_is_made_of_weights_than_the_program_takes_it_is_not_run() -> None:
     # Its kernels have sizes of their own, and would read beyond what was made.
     steps = [Step(operator="aten::_unique2", args=[Reference(0)]), Step(operator=ITEM, args=[Reference(1), 0])]

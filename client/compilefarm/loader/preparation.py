@@ -76,7 +76,7 @@ def prepare(preparation: Preparation, weights: Sequence[torch.Tensor]) -> Sequen
     """
     for weight, form in zip(weights, preparation.forms, strict=True):
         given = (weight.dtype, tuple(weight.shape), weight.stride())
-        if given != form:
+        if _places(*given) != _places(*form):
             raise ValueError(f"a weight is {given}, and the program was compiled for {form}")
     values: list[Any] = list(weights)
     with torch.no_grad():
@@ -89,6 +89,13 @@ def prepare(preparation: Preparation, weights: Sequence[torch.Tensor]) -> Sequen
         if tuple(result.shape) != size:
             raise ValueError(f"{name} is of {tuple(result.shape)}, and the program was compiled for {size}")
     return results
+
+
+def _places(
+    dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[torch.dtype, tuple[int, ...], list[int]]:
+    """What says where elements lie: the stride of a dimension with one does not, and a request has another in its place."""
+    return dtype, shape, [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and 0 not in shape]
 
 
 def _filled(value: Any, values: Sequence[Any]) -> Any:
