@@ -94,7 +94,7 @@ def prepare(preparation: Preparation, weights: Sequence[torch.Tensor]) -> Sequen
 def _places(
     dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> tuple[torch.dtype, tuple[int, ...], list[int]]:
-    """What says where elements lie: the stride of a dimension with one does not, and a request has another in its place."""
+    """What says where elements lie. The stride of a dimension with one element does not; requests have another."""
     return dtype, shape, [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and 0 not in shape]
 
 
