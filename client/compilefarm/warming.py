@@ -81,6 +81,9 @@ def _start(function: Callable[[], None]) -> None:
 
 
 def _import_first() -> None:
+    from compilefarm.core.grpc_forks import ask_for_fork_support
+
+    ask_for_fork_support()
     _import_all(MODULES)
     if "torch" in sys.modules:
         # It waits where another thread is importing it.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
-# Read once, when grpc is imported. Without it grpcio 1.62 crashes a process that forks while a call is under way.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
-
 from compilefarm.core.garbage import PausedCollections
+from compilefarm.core.grpc_forks import ask_for_fork_support
+
+ask_for_fork_support()
 
 with PausedCollections():
     # Functions that torch saved ask the farm of the process that loads them.

@@ -27,6 +27,7 @@ from compilefarm.core.errors import (
     OutOfTime,
     Unreachable,
 )
+from compilefarm.core.grpc_forks import VARIABLE, has_fork_support
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
@@ -40,8 +41,8 @@ OpenChannel = Callable[[ClientConfig], grpc.Channel]
 _NOBODY = (Draining, NotAFarm, Unreachable)
 _SECONDS_BETWEEN_PINGS = 20.0
 _PING_TIMEOUT_SECONDS = 10.0
-# GRPC_ENABLE_FORK_SUPPORT as grpcio reads it when it is imported.
-_FORK_SUPPORT = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("1", "true", "yes")
+# What gRPC has read by now.
+_FORK_SUPPORT = has_fork_support()
 
 
 def open_channel(config: ClientConfig) -> grpc.Channel:
@@ -207,7 +208,7 @@ class Connection:
         if not _FORK_SUPPORT and any(state.stubs is not None for state in parents):
             raise Unreachable(
                 "this process was forked from one that talked to the farm, and gRPC would hang in it: "
-                "unset GRPC_ENABLE_FORK_SUPPORT"
+                f"set {VARIABLE}=1 in its environment"
             )
 
     def _require_not_given_up(self, state: _ProcessState) -> None:

@@ -6,6 +6,15 @@ import os
 import sys
 import threading
 
+match sys.argv[2]:
+    case "grpc_was_imported_before":
+        import grpc  # noqa: F401
+    case "imports_began_in_a_thread":
+        from compilefarm.warming import wait_until_warm, warm
+
+        warm()
+        wait_until_warm()
+
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.farm import Farm
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime
