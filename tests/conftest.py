@@ -1,4 +1,6 @@
-"""Leaves out what no test is about and most pay for: searches for garbage among modules, and the timing of guards."""
+"""Leaves out what no test is about and most pay for: searches for garbage among modules, the timing of guards, and what
+torch says of its traces.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,21 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
+    _keep_unheard(logging.getLogger("torch.__trace"))
     logging.getLogger("asyncio").addFilter(_is_no_loop_of_an_earlier_test)
+
+
+def _keep_unheard(logger: logging.Logger) -> None:
+    """Pytest listens to loggers that keep to themselves, and for whoever listens to this one torch writes down all that
+    it traces: of what tracing a small program costs, a tenth.
+    """
+    add = logger.addHandler
+
+    def add_others(handler: logging.Handler) -> None:
+        if not type(handler).__module__.startswith("_pytest."):
+            add(handler)
+
+    logger.addHandler = add_others  # type: ignore[method-assign]
 
 
 def _is_no_loop_of_an_earlier_test(record: logging.LogRecord) -> bool:
