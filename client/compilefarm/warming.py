@@ -28,7 +28,7 @@ MODULES = (
 )
 # What imports no module of torch that `import torch` has not imported.
 WITH_TORCH = ("compilefarm.client", "compilefarm.graph.replacements")
-# And none that `import torch._dynamo` has not: what a start by a package takes.
+# And none that the import of Dynamo has not: what a start by a package takes.
 WITH_DYNAMO = (
     "compilefarm.graph.ambient",
     "compilefarm.packages.lookup_keys",
@@ -40,7 +40,6 @@ WITH_DYNAMO = (
     "compilefarm.client.loading",
     "compilefarm.client.loaded_programs",
 )
-DYNAMO = "torch._dynamo"
 # How long a fork waits: threads that take longer wait for somebody, and hold nothing that a child could wait for.
 _SECONDS_BEFORE_FORK = 1.0
 
@@ -93,12 +92,14 @@ def _import_first() -> None:
 
 
 def _await_dynamo() -> None:
-    from compilefarm.torch_internals.imported_modules import when_imported
+    from compilefarm.torch_internals.imported_modules import DYNAMO, when_imported
 
     when_imported(DYNAMO, lambda _: _start(_import_with_dynamo))
 
 
 def _import_with_dynamo() -> None:
+    from compilefarm.torch_internals.imported_modules import DYNAMO
+
     _import_all((DYNAMO, *WITH_DYNAMO))
     _look_ahead()
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from compilefarm.torch_internals.imported_modules import when_imported
+from compilefarm.torch_internals.imported_modules import DYNAMO, when_imported
 
 
 def test_a_module_is_told_once_whoever_imports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +26,8 @@ def test_a_module_is_told_once_whoever_imports_it(tmp_path: Path, monkeypatch: p
         assert told == [7, 8]
     finally:
         sys.modules.pop("told_of", None)
+
+
+def test_dynamo_is_the_module_that_torch_compile_imports() -> None:
+    assert torch.compile.__module__ == "torch"
+    assert importlib.import_module(DYNAMO).optimize.__module__.startswith(DYNAMO)

@@ -10,6 +10,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+# With it come all modules of torch that a start by a package takes before it loads a program.
+DYNAMO = "torch._dynamo"
+
 
 def when_imported(name: str, call: Callable[[ModuleType], None]) -> None:
     """Calls a function with a module: now if it is imported already, otherwise when it is, once.

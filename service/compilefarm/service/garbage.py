@@ -30,6 +30,10 @@ def return_freed_memory() -> None:
 
     Otherwise it learns from each large piece that such pieces are not to be given back, so that a flood of calls, whose
     pieces lie between others, leaves gigabytes with a process that does nothing.
+
+    The pages of an answer of a megabyte are made anew each time, which takes 0.6 ms of a processor. To have all that is
+    free given back every two seconds (malloc_trim) takes less, but two strangers' connections with tokens of 3 MB took
+    6.8 GB in six seconds then, of which 5 stayed, and 95 MB as it is.
     """
     set_parameter = getattr(ctypes.CDLL(None), "mallopt", None)
     # Other C libraries have nothing like it.
