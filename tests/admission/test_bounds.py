@@ -301,12 +301,7 @@ def test_a_graph_that_comes_down_to_more_operators_than_any_model(monkeypatch: p
         *("aten::mkldnn_rnn_layer", "aten::slow_conv_transpose2d", "aten::batch_norm_update_stats"),
         *("aten::segment_reduce", "aten::sparse_coo_tensor", "aten::_unsafe_masked_index"),
         *("aten::set_.source_Tensor", "aten::to_mkldnn", "aten::embedding_renorm_", "prims::copy_strided"),
-        *(
-            "aten::quantized_lstm",
-            "aten::_embedding_bag",
-            "aten::flatten_dense_tensors",
-            "prims::as_strided",
-        ),
+        *("aten::quantized_lstm", "aten::flatten_dense_tensors", "prims::as_strided"),
         *("prims::inductor_lookup_seed", "quantized::embedding_bag_byte_unpack", "onednn::linear_relu_mkldnn"),
     ],
 )

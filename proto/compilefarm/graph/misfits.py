@@ -233,9 +233,11 @@ def _degree(given: Arguments) -> str | None:
 
 def _ends_of_bags(given: Arguments) -> str | None:
     # aten/src/ATen/native/EmbeddingBag.cpp: indices behind the last offset belong to a bag that there is not, which is
-    # written; so does a mode of torch 2.11 that there is not.
+    # written, as all do where there is no offset; so does a mode of torch 2.11 that there is not.
     if given.get("include_last_offset", False):
         return LAST_OFFSET
+    if given["offsets"].numel() == 0 and given["indices"].numel() != 0:
+        return "its indices are in no bag"
     mode = given.get("mode", 0)
     return None if type(mode) is int and mode in _MODES_OF_BAGS else f"it has the mode {mode}"
 
