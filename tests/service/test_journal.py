@@ -104,18 +104,20 @@ async def test_a_prewarm_that_was_accepted_is_done_though_the_service_is_killed(
 async def test_what_is_done_is_not_kept(farm: Serve, tmp_path: Path) -> None:
     held = HeldCompiles()
     async with farm(ScriptedPool(held)) as calls:
-        watches = [await calls.watch(job, priority=PREWARM) for job in (JOB, OTHER)]
-        assert [name[: len(key_of(JOB).text)] for name in kept(tmp_path)] == sorted(
-            key_of(each).text for each in (JOB, OTHER)
-        )
-        (await held.next()).finish()
-        await watches[0].finish()
+        jobs = {key_of(job).text: job for job in (JOB, OTHER)}
+        watches = {key: await calls.watch(job, priority=PREWARM) for key, job in jobs.items()}
+        assert [name[: len(key_of(JOB).text)] for name in kept(tmp_path)] == sorted(jobs)
+        # Which comes first is left to the queue.
+        first = await held.next()
+        first.finish()
+        await watches[first.assignment.key].finish()
         assert len(await left(calls, 1, folder=tmp_path)) == 1
-        (await held.next()).finish(CompileFailure(kind=FailureKind.FAILURE_KIND_COMPILE_ERROR, message="no lowering"))
-        await watches[1].finish()
+        second = await held.next()
+        second.finish(CompileFailure(kind=FailureKind.FAILURE_KIND_COMPILE_ERROR, message="no lowering"))
+        await watches[second.assignment.key].finish()
         assert await left(calls, 0, folder=tmp_path) == []
         # It is stored: there is nothing left to lose.
-        await (await calls.watch(JOB, priority=PREWARM)).finish()
+        await (await calls.watch(jobs[first.assignment.key], priority=PREWARM)).finish()
         assert await left(calls, 0, folder=tmp_path) == []
 
 
