@@ -61,10 +61,7 @@ def look_ahead() -> None:
     Nothing is decided, so that another thread may load and register meanwhile.
     """
     look_at_loaded_files()
-    for overload in _overloads_in(_packets()):
-        for function in list(overload.py_kernels.values()):
-            _is_torchs(function)
-    for _, entries in _lowering_tables():
+    for _, entries in _tables(_overloads_in(_packets())):
         for function in list(entries.values()):
             _is_torchs(function)
 
@@ -150,7 +147,7 @@ def _find_entry() -> str | None:
 
 
 def _find_foreign_entry() -> str | None:
-    for table, entries in _tables():
+    for table, entries in _tables(_loaded_overloads()):
         unknown = [(target, function) for target, function in list(entries.items()) if id(function) not in _known]
         for target, function in unknown:
             # Nearly all are torch's, which is known sooner than whose operator it is.
@@ -159,9 +156,9 @@ def _find_foreign_entry() -> str | None:
     return None
 
 
-def _tables() -> Iterator[tuple[str, dict[Any, Any]]]:
+def _tables(overloads: list[OpOverload]) -> Iterator[tuple[str, dict[Any, Any]]]:
     yield from _lowering_tables()
-    for overload in _loaded_overloads():
+    for overload in overloads:
         for key, function in list(overload.py_kernels.items()):
             if id(function) not in _known:
                 yield f"its py_kernels ({key})", {overload: function}

@@ -300,11 +300,7 @@ def differing_positions(first: Results, second: Results) -> dict[str, torch.Tens
     """A mask of the elements that are not the same to the last bit, for each tensor that has any; all of them where the
     number of elements is another one.
     """
-    return {
-        name: _differing(tensor, second[name])
-        for name, tensor in first.items()
-        if name in differing_names({name: tensor}, second)
-    }
+    return {name: _differing(first[name], second[name]) for name in differing_names(first, second)}
 
 
 def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
