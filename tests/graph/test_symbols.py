@@ -86,6 +86,7 @@ def test_a_dynamic_size_is_not_a_fixed_one() -> None:
         (lambda x: x.t() @ x, (torch.ones(6, 4).t(),)),
         (lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]), (torch.ones(4, 6),)),
         (lambda x: x / math.sqrt(x.shape[1]) + math.log2(x.shape[0]), (torch.ones(4, 6),)),
+        (lambda x: x / math.log10(x.shape[0]) + math.hypot(x.shape[1], 2.0), (torch.ones(4, 6),)),
         (lambda x: x.expand(torch.Size([2]) + x.size()).reshape((*x.size()[:-1], 2, -1)), (torch.ones(4, 6),)),
     ],
 )
@@ -131,6 +132,11 @@ def test_what_a_graph_assumes_comes_out_as_guards() -> None:
         (lambda size: math.floor(size * 0.3) < 5, 20),
         (lambda size: math.ceil(size * 0.3) < 6, 20),
         (lambda size: round(size / 2 + 1) != 3, 4),
+        # As sides of squares, and numbers of levels.
+        (lambda size: torch.sym_int(size**0.5) == 4, 25),
+        (lambda size: torch.sym_int(torch.sym_sqrt(size)) < 5, 25),
+        (lambda size: math.ceil(torch._sym_log2(size)) <= 4, 17),
+        (lambda size: 2.0 ** (size / 8) > 3.5, 8),
         # As an end of a slice that has none.
         (lambda size: size < 2**63 - 1, 2**63 - 1),
     ],
@@ -156,8 +162,8 @@ def test_comparisons_of_fractions_and_with_the_largest_integer_are_guards(
 def test_an_assumption_that_cannot_be_said_is_named() -> None:
     symbolic = decode_job(dynamic(doubled, torch.ones(4, 3)).encode().job, blobs={}).symbolic
     size = symbolic.symbols.values[0]
-    assert torch.sym_float(size) ** -0.5 < 1
-    with pytest.raises(Inexpressible, match=r"the compiler assumed .*-0\.5.*, which cannot be said: FloatPow"):
+    assert torch._sym_sin(size) < 1
+    with pytest.raises(Inexpressible, match=r"the compiler assumed .*sin.*, which cannot be said: OpaqueUnaryFn_sin"):
         symbolic.guards()
 
 

@@ -15,11 +15,13 @@ from compilefarm.torch_internals.operator_calls import dispatching_in_python
 from compilefarm.torch_internals.symbolic_shapes import (
     CeilToInt,
     CleanDiv,
+    FloatPow,
     FloatTrueDiv,
     FloorDiv,
     FloorToInt,
     Identity,
     IntTrueDiv,
+    Log2,
     Max,
     Min,
     Mod,
@@ -28,6 +30,7 @@ from compilefarm.torch_internals.symbolic_shapes import (
     PythonMod,
     RoundToInt,
     ShapeEnv,
+    SquareRoot,
     ToFloat,
     TruncToInt,
     create_symbol,
@@ -88,6 +91,8 @@ def test_operations_of_expressions_compute_what_they_are_called() -> None:
     assert [int(rounded(IntTrueDiv(7, 2))) for rounded in roundings] == [4, 3, 4, 3]
     assert [int(rounded(IntTrueDiv(-5, 2))) for rounded in roundings] == [-2, -3, -2, -2]
     assert [float(found) for found in (IntTrueDiv(7, 2), FloatTrueDiv(1.5, 2.0), ToFloat(3))] == [3.5, 0.75, 3.0]
+    assert [float(found) for found in (FloatPow(2.0, 0.5), SquareRoot(9.0), Log2(8.0))] == [2**0.5, 3.0, 3.0]
+    assert symbolic_shapes.sym_log2(8) == 3.0
 
 
 def test_sizes_that_depend_on_elements_are_noted() -> None:

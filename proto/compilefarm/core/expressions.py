@@ -41,14 +41,27 @@ FLOOR = graph_pb2.OPERATOR_FLOOR
 CEIL = graph_pb2.OPERATOR_CEIL
 TRUNC = graph_pb2.OPERATOR_TRUNC
 ROUND = graph_pb2.OPERATOR_ROUND
+POWER = graph_pb2.OPERATOR_POWER
+SQUARE_ROOT = graph_pb2.OPERATOR_SQUARE_ROOT
+LOG2 = graph_pb2.OPERATOR_LOG2
 
 # Whose operands may come in any order; those of sums and products if they are integers.
 COMMUTATIVE = frozenset({ADD, MUL, MAX, MIN, EQ, NE, AND, OR})
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    # Powers of integers can be of any length. Torch's symbolic numbers stay what they are.
+    value = (float(base) if isinstance(base, int) else base) ** exponent
+    if isinstance(value, complex):
+        raise ValueError("a negative number has no real power of a fraction")
+    return value
+
 
 _PAIRS: Mapping[int, Callable[[Any, Any], Any]] = {
     FLOOR_DIV: lambda a, b: a // b,
     MOD: lambda a, b: a % b,
     TRUE_DIV: lambda a, b: a / b,
+    POWER: _power,
     EQ: lambda a, b: a == b,
     NE: lambda a, b: a != b,
     LT: lambda a, b: a < b,
@@ -56,18 +69,22 @@ _PAIRS: Mapping[int, Callable[[Any, Any], Any]] = {
 }
 # What makes an integer of a number; torch's symbolic numbers have methods for these.
 _ROUNDED: Mapping[int, Callable[[Any], Any]] = {FLOOR: math.floor, CEIL: math.ceil, TRUNC: math.trunc, ROUND: round}
+_OF_ANY = frozenset({ADD, MUL, MAX, MIN})
+_OF_ONE = frozenset({NOT, SQUARE_ROOT, LOG2, *_ROUNDED})
 _OF_CONDITIONS = frozenset({AND, OR, NOT})
 _COMPARISONS = frozenset({EQ, NE, LT, LE})
 _CONDITIONS = _OF_CONDITIONS | _COMPARISONS
 _OF_INTEGERS = frozenset({FLOOR_DIV, MOD})
 _INTEGERS = _OF_INTEGERS | {ADD, MUL, MAX, MIN, *_ROUNDED}
-_REALS = _INTEGERS | {TRUE_DIV}
+_FRACTIONS = frozenset({TRUE_DIV, POWER, SQUARE_ROOT, LOG2})
+_REALS = _INTEGERS | _FRACTIONS
 # What an expression has to be, by the operators that make it, in words.
 _WANTED: Mapping[frozenset[int], str] = {_CONDITIONS: "a condition", _INTEGERS: "an integer", _REALS: "a number"}
 _WORDS = {ADD: " + ", MUL: "*", FLOOR_DIV: "//", MOD: " % ", EQ: " == ", NE: " != ", LT: " < ", LE: " <= "}
-_WORDS |= {AND: " and ", OR: " or ", TRUE_DIV: " / "}
+_WORDS |= {AND: " and ", OR: " or ", TRUE_DIV: " / ", POWER: "**"}
 # Written as functions.
 _NAMES = {MAX: "max", MIN: "min", FLOOR: "floor", CEIL: "ceil", TRUNC: "trunc", ROUND: "round"}
+_NAMES |= {SQUARE_ROOT: "sqrt", LOG2: "log2"}
 
 
 class Undefined(Exception):
@@ -149,7 +166,7 @@ def _wanted_of_operands(operator: int, wanted: frozenset[int]) -> frozenset[int]
 
 
 def _takes(operator: Operator.ValueType, count: int) -> bool:
-    if operator == NOT or operator in _ROUNDED:
+    if operator in _OF_ONE:
         return count == 1
     return count == 2 if operator in _PAIRS else count >= 1
 
@@ -172,23 +189,23 @@ def check_symbols(job: Job) -> None:
             raise InvalidRequest(f"symbol {number} is {hint}, but said to lie between {lower} and {upper}")
 
 
+# Functions of numbers that Python has no methods for; torch has others for its symbolic numbers.
+OF_PYTHON: Mapping[int, Callable[..., Any]] = {MAX: max, MIN: min, SQUARE_ROOT: math.sqrt, LOG2: math.log2}
+
+
 def evaluate(
-    expression: Expression,
-    values: Sequence[Any],
-    *,
-    largest: Callable[[Any, Any], Any] = max,
-    smallest: Callable[[Any, Any], Any] = min,
+    expression: Expression, values: Sequence[Any], *, functions: Mapping[int, Callable[..., Any]] = OF_PYTHON
 ) -> Any:
     """Returns the value of a checked expression.
 
     Args:
         expression: has passed `check_expression`.
         values: one for each symbol: integers, or what computes like them, such as torch.SymInt.
-        largest: of two values; torch.sym_max where they are no plain integers.
-        smallest: of two values.
+        functions: of these values.
 
     Raises:
-        Undefined: it divides by zero, refers to a symbol that has no value, or an integer leaves all bounds.
+        Undefined: it divides by zero, has no real value, refers to a symbol that has none, or an integer leaves all
+            bounds.
     """
     match expression.WhichOneof("value"):
         case "integer":
@@ -200,9 +217,7 @@ def evaluate(
                 raise Undefined(f"there is no symbol {expression.symbol}")
             return values[expression.symbol]
     operator = expression.operation.operator
-    operands = (
-        evaluate(operand, values, largest=largest, smallest=smallest) for operand in expression.operation.operands
-    )
+    operands = (evaluate(operand, values, functions=functions) for operand in expression.operation.operands)
     # In Python's terms, so that operands which are decided while they are looked at are looked at only if need be.
     if operator == AND:
         return all(operands)
@@ -210,34 +225,31 @@ def evaluate(
         return any(operands)
     if operator == NOT:
         return not next(operands)
-    return _bounded(_computed(operator, operands, largest=largest, smallest=smallest))
+    return _bounded(_computed(operator, operands, functions))
 
 
-def _computed(operator: int, operands: Iterable[Any], *, largest: Any, smallest: Any) -> Any:
-    if operator in _ROUNDED:
-        try:
-            return _ROUNDED[operator](*operands)
-        except (OverflowError, ValueError) as error:
-            raise Undefined("an expression rounds what is infinite, or no number") from error
-    if operator in _PAIRS:
-        first, second = operands
-        try:
-            return _PAIRS[operator](first, second)
-        except ZeroDivisionError as error:
-            raise Undefined("an expression divides by zero") from error
-    combine: dict[int, Callable[[Any, Any], Any]] = {
-        ADD: lambda a, b: _bounded(a + b),
-        MUL: lambda a, b: _bounded(a * b),
-        MAX: largest,
-        MIN: smallest,
-    }
-    return reduce(combine[operator], operands)
+def _computed(operator: int, operands: Iterable[Any], functions: Mapping[int, Callable[..., Any]]) -> Any:
+    if operator in _OF_ANY:
+        return reduce(_SUMS.get(operator) or functions[operator], operands)
+    compute = _ROUNDED.get(operator) or _PAIRS.get(operator) or functions[operator]
+    try:
+        return compute(*operands)
+    except ZeroDivisionError as error:
+        raise Undefined("an expression divides by zero") from error
+    except (OverflowError, ValueError) as error:
+        raise Undefined("an expression is infinite, or has no real value") from error
 
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, int) and abs(value) > MAX_MAGNITUDE:
         raise Undefined(f"an expression has a value of {int(math.log2(abs(value)))} bits")
     return value
+
+
+_SUMS: Mapping[int, Callable[[Any, Any], Any]] = {
+    ADD: lambda a, b: _bounded(a + b),
+    MUL: lambda a, b: _bounded(a * b),
+}
 
 
 def holds(conditions: Iterable[Expression], values: Sequence[int]) -> bool:

@@ -177,6 +177,9 @@ _OPERATORS: Mapping[type, Any] = {
     functions.PythonMod: expressions.MOD,
     functions.IntTrueDiv: expressions.TRUE_DIV,
     functions.FloatTrueDiv: expressions.TRUE_DIV,
+    functions.FloatPow: expressions.POWER,
+    functions.SquareRoot: expressions.SQUARE_ROOT,
+    functions.Log2: expressions.LOG2,
     functions.Max: expressions.MAX,
     functions.Min: expressions.MIN,
     sympy.Eq: expressions.EQ,
@@ -240,11 +243,17 @@ class Symbols:
 
 
 NO_SYMBOLS = Symbols(hints=(), values=())
+_SYMBOLIC: Mapping[int, Callable[..., Any]] = {
+    expressions.MAX: torch.sym_max,
+    expressions.MIN: torch.sym_min,
+    expressions.SQUARE_ROOT: torch.sym_sqrt,
+    expressions.LOG2: functions.sym_log2,
+}
 
 
 def evaluate_symbolic(expression: Expression, values: Sequence[int | torch.SymInt]) -> Any:
     """The value of a checked expression over torch's symbols; a condition puts guards on them."""
-    return evaluate(expression, values, largest=torch.sym_max, smallest=torch.sym_min)
+    return evaluate(expression, values, functions=_SYMBOLIC)
 
 
 def put_guards(guards: Iterable[Expression], values: Sequence[torch.SymInt]) -> bool:

@@ -100,9 +100,11 @@ _OPERATOR_FUNCTIONS = (
     "truediv", "truth", "xor",
 )  # fmt: skip
 _BUILTIN_FUNCTIONS = ("abs", "divmod", "getattr", "len", "max", "min", "pow", "round", "sum")
+# Those that take numbers alone, give one, and take no time.
 _MATH_FUNCTIONS = (
-    "acos", "asin", "atan", "atan2", "ceil", "cos", "cosh", "exp", "floor", "log", "log2", "pow", "sin", "sinh",
-    "sqrt", "tan", "tanh", "trunc",
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "degrees",
+    "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fmod", "gamma", "hypot", "lgamma", "log", "log10", "log1p",
+    "log2", "nextafter", "pow", "radians", "remainder", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "ulp",
 )  # fmt: skip
 # What on plain numbers and lists can take any time and memory. Dynamo folds it away while sizes are static, but not
 # where a symbol turns out to be one number later in a graph.

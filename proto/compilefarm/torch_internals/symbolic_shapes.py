@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import (  # torch/fx/experimental/sym
 from torch.utils._sympy.functions import (  # torch/utils/_sympy/functions.py
     CeilToInt,
     CleanDiv,
+    FloatPow,
     FloatTrueDiv,
     FloorDiv,
     FloorToInt,
@@ -33,17 +34,25 @@ from torch.utils._sympy.functions import (  # torch/utils/_sympy/functions.py
     ToFloat,
     TruncToInt,
 )
+from torch.utils._sympy.functions import (
+    OpaqueUnaryFn_log2 as Log2,
+)
+from torch.utils._sympy.functions import (
+    OpaqueUnaryFn_sqrt as SquareRoot,
+)
 from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
 
 __all__ = [
     "CeilToInt",
     "CleanDiv",
+    "FloatPow",
     "FloatTrueDiv",
     "FloorDiv",
     "FloorToInt",
     "GuardOnDataDependentSymNode",
     "Identity",
     "IntTrueDiv",
+    "Log2",
     "Max",
     "Min",
     "Mod",
@@ -52,14 +61,19 @@ __all__ = [
     "PythonMod",
     "RoundToInt",
     "ShapeEnv",
+    "SquareRoot",
     "ToFloat",
     "TruncToInt",
     "bindings_of",
     "create_symbol",
     "is_single_number",
+    "sym_log2",
     "unbacked_floats_of",
     "unreplaced_symbol",
 ]
+
+# torch/__init__.py: _get_sym_math_fn
+sym_log2 = torch._sym_log2
 
 # What torch calls symbols of floats that a graph reads of tensors, numbered in the order in which they are made
 # (torch/fx/experimental/symbolic_shapes.py: create_unbacked_symfloat).

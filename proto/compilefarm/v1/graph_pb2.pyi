@@ -110,6 +110,12 @@ class _OperatorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     """One number, rounded towards zero."""
     OPERATOR_ROUND: _Operator.ValueType  # 18
     """One number, rounded to the nearest integer; of two that are as near, to the even one."""
+    OPERATOR_POWER: _Operator.ValueType  # 19
+    """The first number to the power of the second, as doubles; where a quotient may stand, only."""
+    OPERATOR_SQUARE_ROOT: _Operator.ValueType  # 20
+    """Square root of one number, as a double; where a quotient may stand, only."""
+    OPERATOR_LOG2: _Operator.ValueType  # 21
+    """Logarithm of one number to the base 2, as a double; where a quotient may stand, only."""
 
 class Operator(_Operator, metaclass=_OperatorEnumTypeWrapper):
     """What can be done with expressions. Integers have no limit, and division rounds down, as in Python."""
@@ -152,6 +158,12 @@ OPERATOR_TRUNC: Operator.ValueType  # 17
 """One number, rounded towards zero."""
 OPERATOR_ROUND: Operator.ValueType  # 18
 """One number, rounded to the nearest integer; of two that are as near, to the even one."""
+OPERATOR_POWER: Operator.ValueType  # 19
+"""The first number to the power of the second, as doubles; where a quotient may stand, only."""
+OPERATOR_SQUARE_ROOT: Operator.ValueType  # 20
+"""Square root of one number, as a double; where a quotient may stand, only."""
+OPERATOR_LOG2: Operator.ValueType  # 21
+"""Logarithm of one number to the base 2, as a double; where a quotient may stand, only."""
 global___Operator = Operator
 
 @typing.final

@@ -173,6 +173,18 @@ def _scaled() -> Case:
     return Case(function=_Scaling(), calls=calls, use=backpropagating)
 
 
+def _squares() -> Case:
+    """Rows of tokens as images, as vision models without a fixed size have them, and a pyramid of their halves."""
+
+    def arranged(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        side, levels = int(x.shape[1] ** 0.5), int(math.log2(x.shape[1]))
+        image = x[:, : side * side].reshape(x.shape[0], side, side, -1).permute(0, 3, 1, 2)
+        width = int(math.sqrt(x.shape[1] * x.shape[2]))
+        return nn.functional.avg_pool2d(image, 2), x[:, :levels].cumsum(1), x.flatten(1)[:, :width] / width
+
+    return Case(function=arranged, calls=[call(torch.randn(2, size, 3)) for size in (16, 30, 65)])
+
+
 def _steps_by_name() -> Case:
     aten = torch.ops.aten
 
@@ -263,6 +275,7 @@ PROGRAMS = (
     program_of_case("windows of one memory", _windows),
     program_of_case("bags of lengths", _bagged, training=True),
     program_of_case("images scaled by factors", _scaled, training=True),
+    program_of_case("roots and logarithms of sizes", _squares),
     program_of_case("steps by name", _steps_by_name),
     program_of_case("gradients by name", _by_name, training=True),
     Program(name="compiled autograd", run=_derive_compiled, training=True),

@@ -128,6 +128,8 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
                 memory_limit(DECODE_BYTES),
             ):
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)
+            # What the graph itself assumes is known by now: a compile would be for nothing where that cannot be said.
+            decoded.symbolic.guards()
             with guarding_operators(calls_views=calls_views(task.job.graph)), keeping_index_assertions():
                 program = compile_to_program(
                     decoded.graph_module,
