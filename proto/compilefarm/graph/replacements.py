@@ -29,7 +29,7 @@ from compilefarm.torch_internals.registrations import implementations_from_pytho
 _TORCH = str(Path(torch.__file__).parent)
 # From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
 _REGISTRAR = str(Path(_TORCH) / "library.py")
-# What workers check beside torch, as torch would have to (weight_only_products.py).
+# What workers check beside torch, as torch would have to (weight_only_products.py, checked_kernels.py).
 _CHECKS = str(Path(registrations.__file__).parent)
 # Torch decorates functions with what lies here.
 _DECORATORS = frozenset(str(Path(str(module.__file__))) for module in (contextlib, typing_extensions, warnings))
@@ -128,7 +128,7 @@ def _is_replaced(operator: str, *, key: str) -> bool:
 
 
 def _is_foreign(file: str) -> bool:
-    return file.endswith(".py") and (not file.startswith(_TORCH) or file == _REGISTRAR)
+    return file.endswith(".py") and (not file.startswith((_TORCH, _CHECKS)) or file == _REGISTRAR)
 
 
 def _find_entry() -> str | None:

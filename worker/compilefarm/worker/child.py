@@ -42,6 +42,7 @@ from compilefarm.graph.targets import target_names
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.loader.environment import describe_environment
 from compilefarm.loader.programs import preload_loader
+from compilefarm.torch_internals.checked_kernels import check_kernels
 from compilefarm.torch_internals.cpp_builds import build_command, decide_headers_folder_again
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
@@ -151,6 +152,7 @@ def _preload(*, verifier: bool, device: torch.device, clock: StartClock) -> Voca
         What children understand of requests; None for those that verify, which import no more than a pod.
     """
     vocabulary = None
+    check_kernels()
     with contextlib.suppress(ImportError):
         # Inductor shows bars if it can. The first of them starts a thread, and makes a lock in memory that all children
         # would share: one that is killed while it holds it would stop the others.
