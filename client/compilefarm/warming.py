@@ -27,7 +27,7 @@ MODULES = (
     "cryptography.hazmat.backends.openssl.backend",
 )
 # What imports no module of torch that `import torch` has not imported.
-WITH_TORCH = ("compilefarm.client", "compilefarm.graph.replacements")
+WITH_TORCH = ("compilefarm.client", "compilefarm.graph.replacements", "compilefarm.loader.environment")
 # And none that the import of Dynamo has not: what a start by a package takes.
 WITH_DYNAMO = (
     "compilefarm.graph.ambient",
@@ -105,9 +105,11 @@ def _import_with_dynamo() -> None:
 
 
 def _look_ahead() -> None:
-    from compilefarm.graph.replacements import look_ahead
+    from compilefarm.graph import replacements
+    from compilefarm.loader import environment
 
-    look_ahead()
+    replacements.look_ahead()
+    environment.look_ahead()
 
 
 def _import_all(names: tuple[str, ...]) -> None:

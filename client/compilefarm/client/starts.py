@@ -114,7 +114,7 @@ class Starts:
         from compilefarm.packages.descriptions import Undescribable
 
         state = self._of_thread
-        state.reason, state.key, state.begun = "", None, {}
+        state.reason, state.key, state.begun, state.found = "", None, {}, ()
 
         def noted() -> Any:
             with self._ledger.noting(f"traced: {state.reason}"):
@@ -136,11 +136,6 @@ class Starts:
             announce_defect(error, where="packages of Dynamo")
             self._of_thread.reason = f"a defect: {type(error).__name__}"
             return ()
-        # Packages of others name programs, too: what is asked for under a digest has it.
-        programs = {_name_of(program): program for each in found for program in each.programs.values()}
-        self._programs |= programs
-        self._of_thread.found = found
-        self._begin(programs)
         return [each.variant for each in found]
 
     def publish(self, lookup: Lookup, frame: Frame, variant: Variant) -> None:
@@ -168,7 +163,7 @@ class Starts:
         return self._withdraw_package(key.text, digest=found.digest, detail=f"{frame.code.co_qualname}: {detail}")
 
     def _begin(self, names: Iterable[str]) -> None:
-        """Begins to fetch programs, while it is verified whether their packages hold."""
+        """Begins to fetch programs, while it is verified whether they may stand for what would be compiled here."""
         for name in islice(dict.fromkeys(names), _MOST_BEGUN):
             # What a program cannot be had for, a defect among that, is said where it is needed: `_load` begins anew.
             with suppress(Exception):
@@ -181,6 +176,11 @@ class Starts:
         answer = self._packages.find(key.text)
         self._of_thread.reason = answer.reasons[0] if answer.reasons else ""
         found = [each for each in answer.found if each.lookup == lookup]
+        # Packages of others name programs, too: what is asked for under a digest has it.
+        programs = {_name_of(program): program for each in found for program in each.programs.values()}
+        self._programs |= programs
+        self._of_thread.found = found
+        self._begin(programs)
         return found if not found or self._is_torch_its_own() else ()
 
     def _is_torch_its_own(self) -> bool:

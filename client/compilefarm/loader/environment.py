@@ -60,6 +60,13 @@ def describe_processor() -> Cpu:
     return Cpu(architecture=cpu.architecture, instruction_sets=cpu.instruction_sets, settings=settings)
 
 
+def look_ahead() -> None:
+    """Reads the files that `describe_environment` reads and that stay as they are; it is quicker then."""
+    _cpu_flags()
+    find_libstdcxx_version()
+    find_libgomp_version()
+
+
 def _libraries(names: Iterable[str]) -> Iterator[LibraryVersion]:
     for name in sorted(names):
         if importlib.util.find_spec(name) is not None:
@@ -94,6 +101,7 @@ def _cpu() -> Cpu:
     )
 
 
+@functools.cache
 def _cpu_flags() -> set[str]:
     """Extensions that every processor of this machine has, as Linux lists them ("flags" on x86, "Features" on Arm)."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()

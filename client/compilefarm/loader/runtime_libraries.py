@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sysconfig
@@ -37,6 +38,7 @@ def _candidates(name: str) -> Iterator[Path]:
         yield Path(folder) / name
 
 
+@functools.cache
 def _latest(pattern: bytes, *, path: Path | None) -> str:
     found = re.findall(pattern, path.read_bytes()) if path is not None else []
     numbers = (tuple(int(part) for part in version.split(b".") if part) for version in found)

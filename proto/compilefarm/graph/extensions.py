@@ -90,10 +90,16 @@ def registrable(library: Path) -> Collection[str]:
         symbols = names_of_symbols(library)
         if not any(registrar in symbols for registrar in _REGISTRARS):
             return ()
-        return operators_named(library, namespaces=NAMESPACES_OF_TORCH)
+        return operators_named(library, namespaces=NAMESPACES_OF_TORCH, operators=_operators_of_torch())
     except (OSError, struct.error, LookupError):
         # It was removed, is none, or does not say what stands where.
         return EVERYTHING
+
+
+@functools.cache
+def _operators_of_torch() -> frozenset[str]:
+    """Without overloads. The name of one that comes later is taken for the beginning of others'."""
+    return frozenset(name.partition(".")[0] for name in registered_names() if is_of_torch(name))
 
 
 def _decides(kernel: Kernel) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,8 @@ _OTHERS_SECTIONS = frozenset({b".nv_fatbin", b".eh_frame", b".eh_frame_hdr", b".
 _MOST_BYTES = 2**24
 # As many bytes of a text as an instruction holds at least.
 _PIECE = 4
-# As many as what loads constants; compilers put longer texts together of such pieces, which stand beside others.
+# As many as what loads constants; compilers put longer texts together of such pieces, which stand beside others. That
+# others complete one to the name of another operator is taken for impossible.
 _LARGER_PIECE = 8
 _IN_A_WORD = re.compile(rb"\w{4}")
 # A text of its own, or one that a text quotes.
@@ -59,12 +60,13 @@ def names_of_symbols(library: Path) -> bytes:
         return b"".join(_content(file, each) for each in wanted)
 
 
-def operators_named(library: Path, *, namespaces: Iterable[str]) -> set[str]:
-    """How the names begin of all operators that a library can register something for ("aten::re", "mkldnn::").
+def operators_named(library: Path, *, namespaces: Iterable[str], operators: Container[str]) -> set[str]:
+    """How the names begin of all operators that a library can register something for ("aten::relu", "mkldnn::").
 
     Args:
         library: a shared object.
         namespaces: those that are asked for.
+        operators: names in them that there are, without overloads ("aten::relu").
 
     Raises:
         OSError, struct.error: it was removed, or is none.
@@ -82,7 +84,11 @@ def operators_named(library: Path, *, namespaces: Iterable[str]) -> set[str]:
             return {f"{namespace}::" for namespace in namespaces}
         contents = [b"\0%b\0" % _content(file, each) for each in wanted]
     found = (_named_in(content, namespace.encode()) for content in contents for namespace in namespaces)
-    return {name for each in found for name in each}
+    return {name if name in operators else _beginning_of(name) for each in found for name in each}
+
+
+def _beginning_of(name: str) -> str:
+    return name[: max(_LARGER_PIECE, name.index("::") + 2)]
 
 
 def _named_in(content: bytes, namespace: bytes) -> Iterator[str]:
@@ -94,8 +100,7 @@ def _named_in(content: bytes, namespace: bytes) -> Iterator[str]:
             continue
         is_text = content[place - 1 : place] in _BEFORE and content.startswith(namespace, place)
         named = _NAME.match(content, place + len(namespace)) if is_text else None
-        full = f"{namespace.decode()}::{named[1].decode() if named is not None else ''}"
-        yield full[: max(_LARGER_PIECE, len(namespace) + 2)]
+        yield f"{namespace.decode()}::{named[1].decode() if named is not None else ''}"
 
 
 def _sections(file: FileIO) -> list[_Section]:
