@@ -44,6 +44,8 @@ WITH_DYNAMO = (
 _SECONDS_BEFORE_FORK = 1.0
 
 _lock = threading.Lock()
+# Held while a thread starts, and while a process forks. A signal's handler may fork while a thread starts.
+_forking = threading.RLock()
 _started: list[threading.Thread] = []
 
 
@@ -55,7 +57,9 @@ def warm() -> None:
     """
     with _lock:
         if not _started:
-            os.register_at_fork(before=_wait_before_fork)
+            os.register_at_fork(
+                before=_wait_before_fork, after_in_parent=_forking.release, after_in_child=_forking.release
+            )
             _start(_import_first)
 
 
@@ -67,16 +71,27 @@ def wait_until_warm() -> None:
 
 
 def _wait_before_fork() -> None:
-    """A child would wait for ever for a module that a thread was just importing: it has no such thread."""
-    for thread in list(_started):
-        if thread is not threading.current_thread():
-            thread.join(_SECONDS_BEFORE_FORK)
+    """A child would wait for ever for a module that a thread was just importing: it has no such thread.
+
+    Afterwards no thread starts until the process has forked.
+    """
+    waited_for = 0
+    _forking.acquire()
+    while len(_started) > waited_for:
+        # One that is waited for may be about to start the next.
+        threads, waited_for = _started[waited_for:], len(_started)
+        _forking.release()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(_SECONDS_BEFORE_FORK)
+        _forking.acquire()
 
 
 def _start(function: Callable[[], None]) -> None:
     thread = threading.Thread(target=function, name="imports for compiles", daemon=True)
-    _started.append(thread)
-    thread.start()
+    with _forking:
+        thread.start()
+        _started.append(thread)
 
 
 def _import_first() -> None:

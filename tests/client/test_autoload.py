@@ -88,6 +88,41 @@ def test_a_child_forked_meanwhile_does_not_wait_for_what_a_thread_was_importing(
     subprocess.run([sys.executable, "-c", _FORKING], check=True, timeout=60, env=environ)
 
 
+_FORKING_AT_START = """
+import os, sys, threading
+from compilefarm import warming
+
+failed, began, Thread = [], threading.Event(), threading.Thread
+sys.unraisablehook = failed.append
+
+def fork():
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+forking = Thread(target=fork)
+
+class Starting(Thread):
+    def start(self):
+        os.register_at_fork(before=began.set)
+        forking.start()
+        began.wait()
+        # Who does not wait for this thread has forked by then.
+        forking.join(0.2)
+        super().start()
+
+threading.Thread, warming.MODULES = Starting, ()
+warming.warm()
+forking.join()
+assert not failed, failed
+"""
+
+
+def test_a_process_that_forks_waits_for_a_thread_that_is_about_to_start() -> None:
+    environ = {"PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", _FORKING_AT_START], check=True, timeout=60, env=environ)
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
