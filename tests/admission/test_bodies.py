@@ -15,9 +15,9 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
-from compilefarm.graph.targets import OPERATOR_OVERLOAD, PYTHON_FUNCTION
+from compilefarm.graph.targets import HIGHER_ORDER_OPERATOR, OPERATOR_OVERLOAD, PYTHON_FUNCTION
 from compilefarm.graph.testing import capture, fixed_environment
-from compilefarm.v1.graph_pb2 import Call, Graph, Node, Sequence, TargetKind, Value
+from compilefarm.v1.graph_pb2 import Call, Graph, Node, Placeholder, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.operator_guard import guarding_operators
 from tests.graph.test_subgraphs import PROGRAMS
@@ -224,3 +224,25 @@ def _renumber(node: Node, *, by: int, beyond: int) -> None:
     for value in values:
         if value.WhichOneof("kind") == "node" and value.node >= beyond:
             value.node += by
+
+
+def _calling(times: int, *, levels: int) -> Graph:
+    """A graph that calls another so often, which calls a third as often, and so on; the last one does nothing."""
+    graph = Graph(nodes=[Node(placeholder=Placeholder())])
+    if levels:
+        graph.subgraphs.append(_calling(times, levels=levels - 1))
+        graph.nodes.add().get_subgraph.subgraph = 0
+        called = [Value(node=1), Value(node=0)]
+        graph.nodes.extend(_call(HIGHER_ORDER_OPERATOR, "wrap", *called) for _ in range(times))
+    graph.nodes.add().output.result.node = 0
+    return graph
+
+
+def test_bodies_that_call_each_other_many_times(jobs: dict[str, Job]) -> None:
+    changed = Job.FromString(jobs["checkpoint"].SerializeToString())
+    changed.graph.subgraphs[0].CopyFrom(_calling(7, levels=2))
+    changed.graph.nodes[-1].output.values[0].node = 0
+    decode_job(changed, blobs={})
+    changed.graph.subgraphs[0].CopyFrom(_calling(7, levels=7))
+    with pytest.raises(InvalidRequest, match="graphs call each other so that more than 200000 nodes run"):
+        decode_job(changed, blobs={})

@@ -220,6 +220,7 @@ class _GraphReader:
         kernels: the Triton kernels that may be launched.
         process_groups: what the groups are called that it communicates in.
         nodes_left: how many nodes may still come.
+        runs: how many nodes run when a graph runs that has been read, those of the graphs that it calls included.
     """
 
     constants: Sequence[tuple[torch.Tensor, torch.device]]
@@ -227,6 +228,7 @@ class _GraphReader:
     kernels: Sequence[object]
     process_groups: Sequence[GroupName]
     nodes_left: int = MAX_NODES
+    runs: dict[GraphModule, int] = field(default_factory=dict)
 
     def read(self, graph: graph_pb2.Graph, *, inputs: int) -> GraphModule:
         """The graph that is compiled, which takes so many inputs."""
@@ -256,7 +258,21 @@ class _GraphReader:
                 where = f"node {number}" if depth == 0 else f"node {number} of a subgraph"
                 raise InvalidRequest(f"{where}: {error}") from None
         _check_modes(nodes)
-        return _graph_module(root, rebuilt)
+        module = _graph_module(root, rebuilt)
+        self.runs[module] = self._count_runs(module)
+        return module
+
+    def _count_runs(self, module: GraphModule) -> int:
+        """How many nodes run when a graph does: one that calls another some times, which calls a third as often, has
+        few itself.
+        """
+        called: list[GraphModule] = []
+        for node in module.graph.nodes:
+            torch.fx.map_arg((node.args, node.kwargs), lambda each: called.extend(_subgraphs_at(each, module)))
+        count = len(module.graph.nodes) + sum(map(self.runs.__getitem__, called))
+        if count > MAX_NODES:
+            raise InvalidRequest(f"graphs call each other so that more than {MAX_NODES} nodes run")
+        return count
 
     def _read_node(
         self,
@@ -293,6 +309,10 @@ class _GraphReader:
                 return rebuilt.output(results)
             case _:
                 raise InvalidRequest("it does nothing, or something that is not known")
+
+
+def _subgraphs_at(node: Node, owner: GraphModule) -> list[GraphModule]:
+    return [getattr(owner, str(node.target))] if node.op == "get_attr" else []
 
 
 def _subgraph_name(number: int) -> str:
