@@ -23,7 +23,7 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
-from compilefarm.store.layout import KEY_LEASES
+from compilefarm.store.layout import KEY_LEASES, lease_folder
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.opening import build_store
 from compilefarm.v1.compile_service_pb2 import Outcome, Priority
@@ -147,3 +147,14 @@ async def test_failures_that_are_told_to_other_gateways_do_not_lie_there_for_eve
             (await held.next()).finish(FAILURE)
             assert (await watch.finish()).failure == FAILURE
         await asyncio.wait_for(gone(medium, clock=clock), 10)
+
+
+async def test_files_beside_leases_keep_a_key_from_nobody(medium: SlowStore) -> None:
+    """NFS leaves such where a lease is deleted that another gateway reads."""
+    backend = backend_of(medium)
+    for name in (".nfs000000001", "copy of 0", "0.failed~"):
+        await backend.create(f"{lease_folder(KEY)}/{name}", content=b"")
+    async with farm_on(medium) as (calls, held, _):
+        watch = await calls.watch(JOB)
+        (await asyncio.wait_for(held.next(), 10)).finish()
+        assert (await watch.finish()).outcome == Outcome.OUTCOME_COMPILED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,8 @@ from compilefarm.v1.job_pb2 import CompileFailure
 
 log = logging.getLogger(__name__)
 
+# Of a lease, or a failure. NFS keeps what is deleted while somebody reads it, under a name of its own (.nfs...).
+_NAME = re.compile(r"[0-9]+(\.failed)?")
 # How often another gateway may be faster: each time, one lease of the key was begun.
 _MOST_TRIALS = 100
 # How long the failure of a compile lies there for gateways that wait for it, which look every LOOK_SECONDS.
@@ -265,7 +268,8 @@ class KeyLeases:
     async def _list(self, key: str, *, namespace: str) -> list[str]:
         """The leases of a key in a namespace, and failures that were left for others, in order."""
         paths = [listed.path async for listed in self._backend.objects(lease_folder(key))]
-        return sorted((path for path in paths if namespace_of(path) == namespace), key=_number)
+        named = (path for path in paths if _NAME.fullmatch(path.rpartition("/")[2]))
+        return sorted((path for path in named if namespace_of(path) == namespace), key=_number)
 
     async def _session_of(self, path: str) -> str:
         """The session that a lease names; empty if the lease is gone or cannot be read."""
