@@ -274,12 +274,20 @@ def _name_of(program: ProgramRecord) -> str:
 
 
 def _settings_of(frame: Frame) -> str:
-    """How torch.compile was called, as far as it decides what is traced and compiled."""
-    from compilefarm.packages.descriptions import Describer
+    """How torch.compile was called, as far as it decides what is traced and compiled.
+
+    Raises:
+        Undescribable: code decides it. Nothing but this text is compared of it.
+    """
+    from compilefarm.packages.descriptions import Describer, Undescribable, is_data
     from compilefarm.torch_internals.dynamo_frames import backend_of
 
     arguments = dict(getattr(backend_of(frame), "kwargs", {}))
     arguments.pop("name", None)
+    options = arguments.get("options")
+    named = arguments | {"options": None} | options if type(options) is dict else arguments
+    if code := next((name for name, value in named.items() if not is_data(value)), None):
+        raise Undescribable(f"{code} is an object that may rest on anything in its process")
     return Describer(lambda found: type(found).__qualname__).describe(arguments)
 
 

@@ -163,6 +163,16 @@ class Describer:
         return _describe_object(value, inner)
 
 
+def is_data(value: object) -> bool:
+    """Whether a value holds constants alone, so that its description tells all of it: none of code tells what that
+    reads."""
+    if type(value) is dict:
+        return all(is_data(each) for pair in value.items() for each in pair)
+    if isinstance(value, tuple | list | set | frozenset):
+        return type(value) in (tuple, list, set, frozenset) and all(map(is_data, value))
+    return type(value) in PRIMITIVES
+
+
 def name_of(kind: type) -> str:
     """The name of a class with that of its module."""
     return f"{kind.__module__}.{kind.__qualname__}"
