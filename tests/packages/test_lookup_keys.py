@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -365,3 +367,15 @@ def test_equal_models_have_equal_keys_in_processes_with_different_hash_seeds() -
     first, second = keys(1), keys(4_000_000_000)
     assert first == second
     assert len({line.split()[0] for line in first.splitlines()}) == 3
+
+
+def test_a_model_is_let_go_without_a_look_for_garbage() -> None:
+    model = nn.Linear(4, 3)
+    known = weakref.ref(model)
+    gc.disable()
+    try:
+        key_of(model)
+        del model
+        assert known() is None
+    finally:
+        gc.enable()

@@ -731,6 +731,48 @@ def holding(
     given(f"{name}_that_is_given", before, after, ask)
 
 
+class Switch(int):
+    def __bool__(self) -> bool:
+        return _FACTOR == 2.0
+
+
+class Label(str):
+    def __format__(self, specification: str) -> str:
+        return "ab" if _FACTOR == 2.0 else "abc"
+
+
+class Spread(typing.NamedTuple):
+    width: float
+
+
+class Scaled(Spread):
+    @functools.cached_property
+    def width_here(self) -> float:
+        return self.width * _FACTOR
+
+
+_CALLED_BY_PYTHON: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "what_makes_a_number_of_its_own_class_true": lambda x: x * (2 if Switch(1) else 3),
+    "what_a_text_of_its_own_class_is_in_others": lambda x: x * len(f"{Label('a')}"),
+    "what_a_named_tuple_computes": lambda x: x * Scaled(2.0).width_here,
+}
+
+
+def _read_by_python(name: str, ask: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A case of a function that Dynamo leaves to Python, and that reads a global variable."""
+
+    def another(changed: bool) -> Iterator[Any]:
+        with patched(_HERE, "_FACTOR", 3.0, when=changed):
+            yield ask, (X,)
+
+    another.__name__ = name
+    case(another)
+
+
+for _name, _ask in _CALLED_BY_PYTHON.items():
+    _read_by_python(_name, _ask)
+
+
 @case
 def what_a_number_of_its_own_class_reads(changed: bool) -> Iterator[Any]:
     with patched(_HERE, "_FACTOR", 3.0, when=changed):

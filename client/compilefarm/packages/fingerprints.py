@@ -33,6 +33,29 @@ PARTS = ("classes", "modules", "tensors", "hooks", "attributes")
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
+class _References:
+    """Numbers modules and tensors as they come.
+
+    They are no part of a fingerprint, since its describer asks for them: in a circle, both would keep a model and its
+    inputs until somebody looks for garbage.
+
+    Attributes:
+        found: what has a number, in the order of the numbers.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[torch.nn.Module | torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
+
+    def refer(self, found: torch.nn.Module | torch.Tensor) -> str:
+        """What stands for a module or tensor."""
+        number = self._numbers.get(id(found))
+        if number is None:
+            number = self._numbers[id(found)] = len(self.found)
+            self.found.append(found)
+        return f"#{number}"
+
+
 class Fingerprint:
     """The fingerprint of modules, and of whatever leads to them.
 
@@ -42,19 +65,18 @@ class Fingerprint:
     """
 
     def __init__(self) -> None:
-        self.describer = Describer(self._refer)
+        self._references = _References()
+        self.describer = Describer(self._references.refer)
         self.device_types: set[str] = set()
         self._parts = {name: hashlib.sha256() for name in PARTS}
         self._classes = ClassDescriber(self.describer)
         self._known_classes: dict[type, tuple[int, frozenset[str]]] = {}
-        self._numbers: dict[int, int] = {}
-        self._found: list[torch.nn.Module | torch.Tensor] = []
         self._looked_at = 0
 
     def add(self, root: object) -> None:
         """Adds a module, or another object with the functions of its class."""
         if isinstance(root, torch.nn.Module):
-            self._refer(root)
+            self._references.refer(root)
         else:
             self._note("modules", "object", self._class(type(root))[0])
 
@@ -67,21 +89,14 @@ class Fingerprint:
         for kind, hook in global_hooks():
             self._note("hooks", "all", kind, self.describer.describe(hook))
         # Looking at one finds more.
-        while self._looked_at < len(self._found):
-            found = self._found[self._looked_at]
+        while self._looked_at < len(self._references.found):
+            found = self._references.found[self._looked_at]
             self._look_at(found, number=self._looked_at)
             self._looked_at += 1
         return {name: part.hexdigest() for name, part in self._parts.items()}
 
     def _note(self, part: str, *words: object) -> None:
         self._parts[part].update(f"{words!r}\n".encode("utf-8", "surrogatepass"))
-
-    def _refer(self, found: torch.nn.Module | torch.Tensor) -> str:
-        number = self._numbers.get(id(found))
-        if number is None:
-            number = self._numbers[id(found)] = len(self._found)
-            self._found.append(found)
-        return f"#{number}"
 
     def _look_at(self, found: torch.nn.Module | torch.Tensor, *, number: int) -> None:
         if isinstance(found, torch.Tensor):
@@ -97,11 +112,11 @@ class Fingerprint:
             raise Undescribable("it is compiled by TorchScript, and has no source")
         state = vars(module)
         class_number, names = self._class(type(module))
-        children = [(name, child and self._refer(child)) for name, child in children_of(state).items()]
+        children = [(name, child and self._references.refer(child)) for name, child in children_of(state).items()]
         kept = getattr(type(module), "__constants__", ())
         constants = [(name, value) for name in kept if type(value := state.get(name)) in PRIMITIVES]
         self._note("modules", number, class_number, state["training"], children, constants)
-        tensors = [(name, tensor is not None and self._refer(tensor)) for name, tensor in tensors_of(state)]
+        tensors = [(name, tensor is not None and self._references.refer(tensor)) for name, tensor in tensors_of(state)]
         if tensors:
             self._note("tensors", "of", number, tensors)
         for kind, hook in hooks_of(state):
@@ -143,7 +158,7 @@ class Fingerprint:
         )
         names, context = _inner_of(tensor)
         if names:
-            inner = [(name, self._refer(getattr(tensor, name))) for name in names]
+            inner = [(name, self._references.refer(getattr(tensor, name))) for name in names]
             self._note("tensors", number, inner, self.describer.describe(context))
         for hook_kind, hook in hooks_of_tensor(tensor):
             self._note("hooks", number, hook_kind, self.describer.describe(hook))

@@ -61,6 +61,8 @@ def functions_in(member: Any) -> Iterator[types.FunctionType]:
     """Functions that a member of a class calls."""
     if isinstance(member, (staticmethod, classmethod)):
         member = member.__func__
+    if isinstance(member, functools.cached_property):
+        member = member.func
     found = (member.fget, member.fset) if isinstance(member, property) else (member,)
     yield from (each for each in found if isinstance(each, types.FunctionType))
 

@@ -74,8 +74,8 @@ class _Capture:
         self._traced = traced
         self._graphs = graphs
         self._frame = frame
-        self._table = SourceTable(lambda base: describer.ranks_of_members(self._follow(base)))
-        self._scope = Scope(frame.local_variables, frame.global_variables)
+        self._scope = scope = Scope(frame.local_variables, frame.global_variables)
+        self._table = SourceTable(lambda base: describer.ranks_of_members(_follow(scope, base)))
         self._describer = describer
 
     def variant(
@@ -212,10 +212,14 @@ class _Capture:
         return shortened(describe_guarded(guard, self._follow, self._describer))
 
     def _follow(self, source: Source) -> Any:
-        try:
-            return self._scope.follow(source)
-        except Exception as error:
-            raise Unsayable(f"{source.name}, which cannot be read any more ({type(error).__name__})") from error
+        return _follow(self._scope, source)
+
+
+def _follow(scope: Scope, source: Source) -> Any:
+    try:
+        return scope.follow(source)
+    except Exception as error:
+        raise Unsayable(f"{source.name}, which cannot be read any more ({type(error).__name__})") from error
 
 
 def _scopes_of_named_tuples(traced: Traced, scope: Mapping[str, Any]) -> set[str]:

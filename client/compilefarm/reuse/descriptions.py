@@ -95,6 +95,11 @@ _TELL_THEMSELVES = frozenset({"networkx.utils.configs.Config"})
 
 # Of a class: what Dynamo calls and does not trace.
 _CALLED = frozenset({"__class_getitem__"})
+# What Dynamo has as constants also where they are of a class of their own. It leaves them to Python, which calls that
+# class: for their truth, order and text, and for what computes attributes.
+_CONSTANT_BASES = (int, float, complex, str, bytes, tuple)
+# These it traces.
+_TRACED = frozenset({"__call__", "__init__", "__init_subclass__", "__new__"})
 
 # Their attributes are described with themselves; torch marks tensors while it traces, and operators keep what was once
 # looked up.
@@ -164,13 +169,7 @@ class Describer:
         self._alike: dict[str, int] = {}
         self._told_by_value: dict[int, bool] = {}
         self._numbers: dict[int, tuple[object, int]] = {}
-        self._ways = self._known_ways()
-        # Of most values, without a look at what else they could be.
-        self._ways_of_kinds: dict[type, Callable[[Any], str]] = {
-            types.FunctionType: self._function,
-            type: self._class,
-            **dict.fromkeys(_C_CALLABLES, self._c_callable),
-        }
+        self._apart: Describer | None = None
 
     def has_described(self, code: types.CodeType) -> bool:
         """Whether a description tells this code, as that of a function, a method, or a function within one."""
@@ -374,6 +373,9 @@ class Describer:
         try:
             return self.identity(value)
         except Unsayable:
+            if isinstance(value, type):
+                # It calls what rests on more than can be told, and no guard is on what it makes.
+                raise
             # Dynamo guards what it reads of an object; what kind of object it is, is told here.
             return f"object:{name_of(type(value))}"
 
@@ -383,11 +385,11 @@ class Describer:
             return self.constant(value)
         if value is NotImplemented:
             return "NotImplemented"
-        if (known := self._ways_of_kinds.get(kind)) is not None:
-            return known(value)
-        for matches, describe in self._ways:
+        if (known := self._ways_of_kinds().get(kind)) is not None:
+            return known(self, value)
+        for matches, describe in self._ways():
             if isinstance(value, matches):
-                return describe(value)
+                return describe(self, value)
         if kind.__module__.startswith("numpy"):
             return describe_of_numpy(value)
         if kind.__module__ == "typing" or isinstance(value, (types.GenericAlias, types.UnionType)):
@@ -408,27 +410,42 @@ class Describer:
         told = [variable.__bound__, variable.__constraints__, variable.__covariant__, variable.__contravariant__]
         return self._told_apart(f"variable of types:{variable.__module__}.{variable.__name__}:{self._all(told)}")
 
-    def _known_ways(self) -> tuple[tuple[Any, Callable[[Any], str]], ...]:
+    # Ways are functions of any describer: one that held its own methods would be part of a circle, and would keep what
+    # it has described, a model and its inputs, until somebody looks for garbage.
+
+    @staticmethod
+    @functools.cache
+    def _ways_of_kinds() -> Mapping[type, Callable[[Describer, Any], str]]:
+        """Of most values, without a look at what else they could be."""
+        return {
+            types.FunctionType: Describer._function,
+            type: Describer._class,
+            **dict.fromkeys(_C_CALLABLES, Describer._c_callable),
+        }
+
+    @staticmethod
+    @functools.cache
+    def _ways() -> tuple[tuple[Any, Callable[[Describer, Any], str]], ...]:
         return (
-            (types.ModuleType, self._module),
-            (type, self._class),
-            (types.FunctionType, self._function),
-            (types.CodeType, digest_of_code),
-            (types.MethodType, self._method),
-            (_C_CALLABLES, self._c_callable),
-            ((staticmethod, classmethod), lambda each: f"{type(each).__name__}:{self.identity(each.__func__)}"),
-            (property, lambda each: f"property:{self._all([each.fget, each.fset, each.fdel])}"),
-            (functools.cached_property, lambda each: f"cached_property:{self.identity(each.func)}"),
-            (functools.partial, self._partial),
-            (functools._lru_cache_wrapper, lambda each: f"cached:{self.identity(each.__wrapped__)}"),
-            ((OpOverload, OpOverloadPacket), self._operator),
-            (re.Pattern, _pattern),
-            (re.Match, self._looked_into),
-            ((torch.finfo, torch.iinfo), lambda each: f"{type(each).__name__}:{each.dtype}"),
-            (typing.TypeVar, self._variable_of_types),
+            (types.ModuleType, Describer._module),
+            (type, Describer._class),
+            (types.FunctionType, Describer._function),
+            (types.CodeType, lambda _, each: digest_of_code(each)),
+            (types.MethodType, Describer._method),
+            (_C_CALLABLES, Describer._c_callable),
+            ((staticmethod, classmethod), lambda own, each: f"{type(each).__name__}:{own.identity(each.__func__)}"),
+            (property, lambda own, each: f"property:{own._all([each.fget, each.fset, each.fdel])}"),
+            (functools.cached_property, lambda own, each: f"cached_property:{own.identity(each.func)}"),
+            (functools.partial, Describer._partial),
+            (functools._lru_cache_wrapper, lambda own, each: f"cached:{own.identity(each.__wrapped__)}"),
+            ((OpOverload, OpOverloadPacket), Describer._operator),
+            (re.Pattern, lambda _, each: _pattern(each)),
+            (re.Match, Describer._looked_into),
+            ((torch.finfo, torch.iinfo), lambda _, each: f"{type(each).__name__}:{each.dtype}"),
+            (typing.TypeVar, Describer._variable_of_types),
             # What it has in this context stands at a place of its own.
-            (contextvars.ContextVar, lambda each: self._told_apart(f"context variable:{each.name}")),
-            (torch.jit.ScriptFunction, _no_script),
+            (contextvars.ContextVar, lambda own, each: own._told_apart(f"context variable:{each.name}")),
+            (torch.jit.ScriptFunction, lambda _, each: _no_script(each)),
         )
 
     def _module(self, module: types.ModuleType) -> str:
@@ -461,10 +478,14 @@ class Describer:
         told = ",".join(map(self._of_calls.constant, values))
         return f"{self._members(kind)}:{told}:{self._called(vars(kind).values())}"
 
-    @functools.cached_property
+    @property
     def _of_calls(self) -> Describer:
         """Describes what is called while tracing, and goes through sets as it likes."""
-        return self if self._orders else Describer(orders=True, modules=self.modules)
+        if self._orders:
+            return self
+        if self._apart is None:
+            self._apart = Describer(orders=True, modules=self.modules)
+        return self._apart
 
     def _called(self, members: Iterable[Any]) -> str:
         """Describes what Dynamo calls and does not trace."""
@@ -492,9 +513,9 @@ class Describer:
             return name_of(kind)
         members = sorted((name, value) for name, value in vars(kind).items() if name not in _BOOKKEEPING)
         text = "\n".join([*(f"{name}={self._member(value)}" for name, value in members), *self._said_of_itself(kind)])
-        # Members of an enumeration are constants, and whatever is asked of them is computed.
-        called = vars(kind) if issubclass(kind, enum.Enum) else vars(kind).keys() & _CALLED
-        return f"{name_of(kind)}:{shortened(text)}:{self._called(vars(kind)[name] for name in sorted(called))}"
+        return (
+            f"{name_of(kind)}:{shortened(text)}:{self._called(vars(kind)[name] for name in sorted(_called_in(kind)))}"
+        )
 
     def _member(self, value: Any) -> str:
         if type(value) in _NAMED:
@@ -606,6 +627,21 @@ class Describer:
 
 # Of an object on which nothing is set.
 _NOTHING_SET = f"+{shortened('')}"
+
+
+def _called_in(kind: type) -> Iterable[str]:
+    """Names of what a class itself has that Dynamo calls and does not trace."""
+    members = vars(kind)
+    if issubclass(kind, enum.Enum):
+        # Its members are constants, and whatever is asked of them is computed.
+        return members
+    if issubclass(kind, _CONSTANT_BASES):
+        return {name for name, member in members.items() if name not in _TRACED and _is_called_by_python(name, member)}
+    return members.keys() & _CALLED
+
+
+def _is_called_by_python(name: str, member: Any) -> bool:
+    return isinstance(member, (property, functools.cached_property)) or (name.startswith("__") and name.endswith("__"))
 
 
 def is_of_a_release(thing: Any) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from compilefarm.reuse.descriptions import Describer, name_of, shortened
+from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.modules import tensors_of
 
 
@@ -39,5 +41,7 @@ def _number(thing: object, numbers: dict[int, int]) -> int:
 def _tensor(tensor: torch.Tensor | None) -> str:
     if tensor is None:
         return "None"
+    if is_lazy(tensor):
+        raise Unsayable("a model that makes its weights at its first call (lazy modules)")
     facts = (tensor.dtype, tensor.device, tensor.layout, tuple(tensor.shape), tensor.requires_grad)
     return f"{name_of(type(tensor))}:{','.join(map(str, facts))}"
