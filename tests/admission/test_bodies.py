@@ -23,7 +23,10 @@ from compilefarm.worker.operator_guard import guarding_operators
 from tests.graph.test_subgraphs import PROGRAMS
 
 # Of these torch runs one body when it compiles, not when it runs them on fake tensors.
-_DEFERRED = [("autograd function", 1), ("while_loop", 0), ("flex attention", 0), ("flex attention", 1)]
+_DEFERRED = [
+    *(("autograd function", 1), ("while_loop", 0), ("steps of a loop", 0)),
+    *(("flex attention", 0), ("flex attention", 1)),
+]
 _RUN = [("cond", 0), ("cond", 1), ("scan", 0), ("map", 0), ("checkpoint", 0), ("nested region", 0)]
 
 

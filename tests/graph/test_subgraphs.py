@@ -61,6 +61,7 @@ def _hooked(x: torch.Tensor) -> torch.Tensor:
     return y.cos()
 
 
+_steps_of_loop: Any = torch.ops.higher_order.while_loop_stack_output
 PROGRAMS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "cond": (lambda x: torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y + 1, (x,)), torch.ones(3)),
     "cond within cond": (
@@ -74,6 +75,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     ),
     "while_loop": (
         lambda x: while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x)),
+        torch.ones(3),
+    ),
+    "steps of a loop": (
+        lambda x: _steps_of_loop(lambda i, _: i < 4, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x), ()),
         torch.ones(3),
     ),
     "scan": (lambda x: scan(lambda c, y: (c + y, c * y), torch.zeros(3), x), torch.rand(4, 3)),

@@ -13,6 +13,7 @@ from compilefarm.core.keys import key_of
 from compilefarm.core.treatment import Treatment
 from compilefarm.core.triton_knobs import KNOBS
 from compilefarm.core.variables import MATCHED_NAMES, VARIABLES, matched_variables
+from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.encoded_jobs import EnvironmentNeeds
@@ -126,6 +127,22 @@ def test_the_library_that_finds_an_order_of_contractions(monkeypatch: pytest.Mon
     assert not without.environment.libraries
     assert key_of(without) != key_of(ours)
     assert not differences(wanted=without.environment, offered=ours.environment)
+
+
+def test_how_that_library_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever imports timm.optim has another strategy from then on, and torch takes any."""
+    graph, backend = capture(contraction, torch.rand(4, 4)), torch.backends.opt_einsum
+    usual, before = job(graph), backend.strategy
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "strategy", "auto-hq")
+        ours = job(graph)
+    assert key_of(ours) != key_of(usual)
+    with apply_ambient(ours.ambient):
+        assert backend.strategy == "auto-hq"
+    assert backend.strategy == before
+    monkeypatch.setattr(backend, "strategy", len)
+    with pytest.raises(Bypass, match=r"opt_einsum is .*built-in function len"):
+        job(graph)
 
 
 def test_a_worker_offers_more_libraries_than_are_wanted() -> None:

@@ -15,7 +15,7 @@ import torch
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.contractions import uses_contraction_library
+from compilefarm.graph.contractions import STRATEGIES, uses_contraction_library
 from compilefarm.graph.dtypes import get_dtype, name_of
 from compilefarm.graph.replacements import find_replacement
 from compilefarm.torch_internals import attention
@@ -152,7 +152,7 @@ _SETTINGS: dict[str, _Setting] = {
     ),
     # Set on and off for all graphs, sent only for those whose order of contractions is to be found.
     _CONTRACTION: _Setting(
-        default="auto", read=_read_contraction, write=_write_contraction, words=("off", "auto", "greedy", "optimal")
+        default="auto", read=_read_contraction, write=_write_contraction, words=("off", *STRATEGIES)
     ),
 }
 _ATTENTION_BACKENDS = ("cuda.sdp.cudnn", "cuda.sdp.flash", "cuda.sdp.math", "cuda.sdp.mem_efficient", "cuda.sdp.order")
@@ -198,7 +198,8 @@ def describe_ambient(device_types: Iterable[str], *, contracts: bool = True) -> 
 
     Raises:
         Bypass: a default device is set, which decides where factory functions of the graph put their results, or hooks
-            for saved tensors are, which would become part of the graph, or passes of the user's own.
+            for saved tensors are, which would become part of the graph, passes of the user's own, or a value that no
+            request can have.
     """
     types = sorted(set(device_types))
     _settle(types)
@@ -221,12 +222,18 @@ def describe_ambient(device_types: Iterable[str], *, contracts: bool = True) -> 
         deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
         default_dtype=name_of(torch.get_default_dtype()),
         cpu_threads=torch.get_num_threads() if "cpu" in types else 0,
-        backends=[
-            NamedValue(name=name, value=_setting_value(value))
-            for name, value in sorted(_deviations(_read_settings()).items())
-            if (contracts or name != _CONTRACTION) and ("cuda" in types or not _SETTINGS[name].is_cudas)
-        ],
+        backends=list(_backends(types, contracts=contracts)),
     )
+
+
+def _backends(types: Collection[str], *, contracts: bool) -> Iterator[NamedValue]:
+    for name, value in sorted(_deviations(_read_settings()).items()):
+        setting = _SETTINGS[name]
+        if (name == _CONTRACTION and not contracts) or (setting.is_cudas and "cuda" not in types):
+            continue
+        if isinstance(value, str) and value not in setting.words:
+            raise Bypass("custom_option", f"torch.backends.{name} is {value[:80]!r}, which farms do not take")
+        yield NamedValue(name=name, value=_setting_value(value))
 
 
 @contextmanager

@@ -181,4 +181,5 @@ _DEFERRED: Mapping[str, Callable[..., None]] = {
     "flex_attention": _run_modifications,
     "register_hook": _run_hook,
     "while_loop": _run_condition,
+    "while_loop_stack_output": _run_condition,
 }

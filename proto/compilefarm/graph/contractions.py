@@ -7,6 +7,11 @@ from torch.fx import Node
 
 # torch/functional.py: einsum
 CONTRACTION_LIBRARY = "opt_einsum"
+# How it finds an order (opt_einsum/paths.py: _PATH_OPTIONS). Torch checks none of them; timm.optim sets "auto-hq".
+STRATEGIES = (
+    *("auto", "auto-hq", "branch-1", "branch-2", "branch-all", "dp", "dynamic-programming", "eager", "greedy"),
+    *("opportunistic", "optimal"),
+)
 
 
 def is_contraction(node: Node) -> bool:

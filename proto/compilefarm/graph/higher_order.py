@@ -128,6 +128,7 @@ _CHECKPOINT = _Signature(
     keywords={"determinism_check": _is_determinism_check},
     other_keywords=_is_value,
 )
+_LOOP = _Signature(positional=(_is_graph, _is_graph, _is_value, _is_value), keywords=_MUTATED)
 # By name: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
 SIGNATURES: Mapping[str, _Signature] = {
     "associative_scan": _Signature(positional=(_is_graph, _is_value, _is_value)),
@@ -151,7 +152,9 @@ SIGNATURES: Mapping[str, _Signature] = {
     "scan": _Signature(positional=(_is_graph, _is_value, _is_value, _is_value), keywords=_MUTATED),
     "switch": _Signature(positional=(_is_value, _are_graphs, _is_value)),
     "tag_activation_checkpoint": _CHECKPOINT,
-    "while_loop": _Signature(positional=(_is_graph, _is_graph, _is_value, _is_value), keywords=_MUTATED),
+    "while_loop": _LOOP,
+    # Results of all steps, which gradients of loops are computed of.
+    "while_loop_stack_output": _LOOP,
     "wrap": _Signature(positional=(_is_graph,), rest=_is_value, other_keywords=_is_value),
     "wrap_activation_checkpoint": _CHECKPOINT,
     "wrap_with_autocast": _Signature(
