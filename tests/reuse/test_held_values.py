@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import inspect
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_flatten
 
 from compilefarm.reuse.descriptions import Describer
+from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.states import states
 
 _HELD: dict[str, Callable[[int], Any]] = {
@@ -69,3 +71,33 @@ def test_a_large_mapping_of_its_own_class_is_not_gone_through() -> None:
 
 def test_of_other_objects_it_is_told_what_they_are() -> None:
     assert Describer().identity(_holding(torch.Generator())) == Describer().identity(_holding(torch.Generator()))
+
+
+_LIMIT = 2
+
+
+class _Bounded:
+    """What Python asks a number of, by way of another function."""
+
+    settings: object = {"limit": (1, 2)}
+
+    def __bool__(self) -> bool:
+        return self.is_within()
+
+    def is_within(self) -> bool:
+        return _LIMIT == 2 and bool(self.settings)
+
+
+class _Number(_Bounded, int):
+    """A number whose truth another class decides."""
+
+
+def test_what_python_is_asked_of_a_number_is_told_with_all_that_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Describer().identity(_Number)
+    monkeypatch.setattr(_Bounded, "settings", {"limit": (1, 3)})
+    second = Describer().identity(_Number)
+    monkeypatch.setattr(f"{__name__}._LIMIT", 3)
+    assert len({first, second, Describer().identity(_Number)}) == 3
+    monkeypatch.setattr(_Bounded, "settings", types.SimpleNamespace(limit=2))
+    with pytest.raises(Unsayable):
+        Describer().identity(_Number)

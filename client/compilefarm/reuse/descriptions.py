@@ -64,6 +64,9 @@ _OVERRIDES = (types.FunctionType, types.MethodType, functools.partial, types.Bui
 _NEVER_CALLED = frozenset({*_CONSTANTS, dict, list, tuple, set, collections.OrderedDict, torch.nn.Parameter})
 # What is a member of a class as it is, and of nothing else.
 _NAMED = frozenset({*_CONSTANTS, *_C_CALLABLES, types.FunctionType, property, staticmethod, classmethod})
+# What Python keeps in classes, and what is no value.
+_FIELD_OF_NAMED_TUPLES = type(vars(inspect.ArgInfo)["args"])
+_NAMED_OF_CLASSES = (*_C_CALLABLES, types.FunctionType, property, staticmethod, classmethod, _FIELD_OF_NAMED_TUPLES)
 _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 _SEQUENCES = (list, tuple, collections.deque)
 MISSING = "missing"
@@ -461,6 +464,7 @@ class Describer:
 
     def _class(self, kind: type) -> str:
         digests = [self._members(each) for each in kind.__mro__ if each is not object]
+        digests.append(self._called_of(kind))
         digests += [self._own_metaclass(each) for each in inspect.getmro(type(kind)) if not is_of_a_release(each)]
         # What keeps a class from having instances can be set later.
         digests += sorted(getattr(kind, "__abstractmethods__", ()))
@@ -477,6 +481,36 @@ class Describer:
         values = (value for name, value in sorted(vars(kind).items()) if name not in _BOOKKEEPING)
         told = ",".join(map(self._of_calls.constant, values))
         return f"{self._members(kind)}:{told}:{self._called(vars(kind).values())}"
+
+    def _called_of(self, kind: type) -> str:
+        """Describes what objects of a class have that Dynamo calls and does not trace, with what that names of it."""
+        bases = [each for each in kind.__mro__ if not is_of_a_release(each)]
+        waiting = {name for base in bases for name in _called_in(base, kind)}
+        functions: list[types.FunctionType] = []
+        seen, told = set[str](), list[str]()
+        while waiting:
+            name = min(waiting)
+            seen.add(name)
+            for member in [vars(base)[name] for base in bases if name in vars(base)]:
+                found = [each for each in functions_in(member) if not is_of_a_release(each)]
+                functions += found
+                waiting |= {inner for each in found for code in codes_within(each.__code__) for inner in code.co_names}
+                if not found and not isinstance(member, (enum.Enum, *_NAMED_OF_CLASSES)):
+                    told.append(f"{name}={self._of_calls.of_content_alone(member)}")
+            waiting -= seen
+        return f"{self._called(functions)}:{shortened(chr(10).join(told))}" if functions else ""
+
+    def of_content_alone(self, value: Any) -> str:
+        """Describes what no guard is on, whatever of it is read.
+
+        Raises:
+            Unsayable: it is, or holds, an object that is not compared by what it is equal to.
+        """
+        if type(value) in _PLAIN_MAPPINGS:
+            return ",".join(f"{self.of_content_alone(k)}:{self.of_content_alone(v)}" for k, v in value.items())
+        if type(value) in (list, tuple):
+            return ",".join(map(self.of_content_alone, value))
+        return self.constant(value)
 
     @property
     def _of_calls(self) -> Describer:
@@ -513,9 +547,7 @@ class Describer:
             return name_of(kind)
         members = sorted((name, value) for name, value in vars(kind).items() if name not in _BOOKKEEPING)
         text = "\n".join([*(f"{name}={self._member(value)}" for name, value in members), *self._said_of_itself(kind)])
-        return (
-            f"{name_of(kind)}:{shortened(text)}:{self._called(vars(kind)[name] for name in sorted(_called_in(kind)))}"
-        )
+        return f"{name_of(kind)}:{shortened(text)}"
 
     def _member(self, value: Any) -> str:
         if type(value) in _NAMED:
@@ -629,15 +661,17 @@ class Describer:
 _NOTHING_SET = f"+{shortened('')}"
 
 
-def _called_in(kind: type) -> Iterable[str]:
-    """Names of what a class itself has that Dynamo calls and does not trace."""
-    members = vars(kind)
+def _called_in(base: type, kind: type) -> Iterable[str]:
+    """Names of functions that objects of a class have of a base, and that Dynamo calls and does not trace."""
+    members = vars(base)
     if issubclass(kind, enum.Enum):
         # Its members are constants, and whatever is asked of them is computed.
-        return members
-    if issubclass(kind, _CONSTANT_BASES):
-        return {name for name, member in members.items() if name not in _TRACED and _is_called_by_python(name, member)}
-    return members.keys() & _CALLED
+        called: Iterable[str] = members
+    elif issubclass(kind, _CONSTANT_BASES):
+        called = [name for name in members.keys() - _TRACED if _is_called_by_python(name, members[name])]
+    else:
+        called = members.keys() & _CALLED
+    return [name for name in called if any(functions_in(members[name]))]
 
 
 def _is_called_by_python(name: str, member: Any) -> bool:
