@@ -21,6 +21,7 @@ from compilefarm.v1.graph_pb2 import Call, Graph, Node, Placeholder, Sequence, T
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.operator_guard import guarding_operators
 from tests.graph.test_subgraphs import PROGRAMS
+from tests.worker.inductor import compiled
 
 # Of these torch runs one body when it compiles, not when it runs them on fake tensors.
 _DEFERRED = [
@@ -249,3 +250,19 @@ def test_bodies_that_call_each_other_many_times(jobs: dict[str, Job]) -> None:
     changed.graph.subgraphs[0].CopyFrom(_calling(7, levels=7))
     with pytest.raises(InvalidRequest, match="graphs call each other so that more than 200000 nodes run"):
         decode_job(changed, blobs={})
+
+
+def test_a_region_is_called_with_what_it_is_made_for() -> None:
+    """It is made once, for floats; bytes would be read as such, beyond their end. Torch 2.15 says so itself."""
+    captured = capture(*PROGRAMS["nested region"], fullgraph=True)
+    graph = captured.graph_module.graph
+    first, second = (node for node in graph.nodes if node.target is torch.ops.higher_order.invoke_subgraph)
+    with graph.inserting_before(second):
+        smaller = graph.call_function(torch.ops.aten.to.dtype, (first.args[2], torch.uint8))
+    second.args = (*second.args[:2], smaller)
+    (results,) = graph.output_node().args
+    graph.output_node().args = ((*results, *first.users),)
+    captured.graph_module.recompile()
+    told = r"compiled as torch.uint8\[3\]|must have consistent values"
+    with pytest.raises(Exception, match=told):
+        compiled(captured.encode())

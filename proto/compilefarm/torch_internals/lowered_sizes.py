@@ -43,6 +43,10 @@ def watching_lowered_sizes(watcher: DifferenceWatcher) -> Iterator[None]:
         return change(graph, *args, **kwargs)
 
     def lower_node(self: Any, node: Any) -> Any:
+        if node.target is torch.ops.higher_order.invoke_subgraph:
+            called, _, *given = torch.fx.map_arg(node.args, self.env.__getitem__)
+            taken = [each.meta.get("val") for each in called.graph_module.graph.find_nodes(op="placeholder")]
+            _compare(taken, given, sizes=self.sizevars, name=str(node), watcher=watcher)
         result = lower(self, node)
         made = self.graph_outputs if node.op == "output" else _taken(node, result)
         known = [said for said in (_value_of(node), before.get(node)) if said is not None]
