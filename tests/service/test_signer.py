@@ -277,7 +277,8 @@ async def call():
             await channel.unary_unary("/none/None")(bytes(10000))
         except grpc.aio.AioRpcError as error:
             print(error.code())
-    await server.stop(None)
+    # What gRPC still has to do for the call it does; cancelled, it would say so.
+    await server.stop(10)
 
 asyncio.run(call())
 """
