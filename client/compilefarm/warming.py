@@ -40,6 +40,9 @@ WITH_DYNAMO = (
     "compilefarm.client.loading",
     "compilefarm.client.loaded_programs",
 )
+# Libraries with operators of their own, whose large files are looked through for kernels as soon as somebody has
+# imported them: transformers does, after Dynamo.
+WITH_OPERATORS = ("torchao", "torchaudio", "torchvision", "xformers")
 # How long a fork waits: threads that take longer wait for somebody, and hold nothing that a child could wait for.
 _SECONDS_BEFORE_FORK = 1.0
 
@@ -102,8 +105,17 @@ def _import_first() -> None:
     if "torch" in sys.modules:
         # It waits where another thread is importing it.
         _import_all(("torch", *WITH_TORCH))
+        _await_operators()
         _look_ahead()
         _await_dynamo()
+
+
+def _await_operators() -> None:
+    from compilefarm.torch_internals.imported_modules import when_imported
+
+    for name in WITH_OPERATORS:
+        if name not in sys.modules:
+            when_imported(name, lambda _: _start(_look_at_loaded_files))
 
 
 def _await_dynamo() -> None:
@@ -125,6 +137,12 @@ def _look_ahead() -> None:
 
     replacements.look_ahead()
     environment.look_ahead()
+
+
+def _look_at_loaded_files() -> None:
+    from compilefarm.graph.extensions import look_at_loaded_files
+
+    look_at_loaded_files()
 
 
 def _import_all(names: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,13 +55,31 @@ assert DYNAMO not in sys.modules and not Searches.found, Searches.found
 import torch._dynamo
 warming.wait_until_warm()
 assert {*warming.WITH_DYNAMO} <= set(sys.modules)
+import xformers
+warming.wait_until_warm()
+from compilefarm.graph.extensions import registrable
+looked_at = registrable.cache_info().misses
+registrable(xformers.LIBRARY)
+assert registrable.cache_info().misses == looked_at
 assert not Searches.found, Searches.found
+"""
+_WITH_OPERATORS = """
+import ctypes
+from pathlib import Path
+LIBRARY = Path(__file__).with_name("operators.so")
+ctypes.CDLL(LIBRARY)
 """
 
 
-def test_what_is_imported_in_a_thread_has_torch_import_nothing() -> None:
-    """Neither once torch is imported nor once Dynamo is, and then it is there without being asked for."""
-    environ = {**os.environ, "COMPILEFARM_WARM": "yes", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+def test_what_is_imported_in_a_thread_has_torch_import_nothing(tmp_path: Path) -> None:
+    """Neither once torch is imported, nor once Dynamo is, nor a library with operators. It is there then without being
+    asked for."""
+    library = tmp_path / "xformers"
+    library.mkdir()
+    (library / "__init__.py").write_text(_WITH_OPERATORS)
+    shutil.copy(sys.modules["_ctypes"].__file__ or "", library / "operators.so")
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    environ = {**os.environ, "PYTHONPATH": path, "COMPILEFARM_WARM": "yes", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     subprocess.run([sys.executable, "-c", _IN_THREADS], check=True, timeout=100, env=environ)
 
 
