@@ -7,7 +7,7 @@ import dis
 import inspect
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from compilefarm.torch_internals.operators import holds_operators
@@ -114,25 +114,30 @@ def is_copy_of_release(module: types.ModuleType) -> bool:
     return file is not None and known.get("__file__") == file
 
 
+# What was imported when it was last asked, and which module each file is of. It is kept, so that nothing else has its
+# address.
+_last_seen: tuple[list[object], dict[str, types.ModuleType | None]] = ([], {})
+
+
 class Modules:
     """The modules of this moment, by the file that each is of."""
 
     def __init__(self) -> None:
-        self._of_files: dict[str, types.ModuleType | None] = {}
-        known = self._of_files
-        for module in list(sys.modules.values()):
-            # Most by far are of this class itself, which is asked first.
-            if type(module) is types.ModuleType or isinstance(module, types.ModuleType):
-                file = module.__dict__.get("__file__")
-                if type(file) is str and known.setdefault(file, module) is not module:
-                    known[file] = None
+        global _last_seen
+        imported: list[object] = list(sys.modules.values())
+        before, self._of_files = _last_seen
+        if list(map(id, imported)) != list(map(id, before)):
+            self._of_files = _by_file(imported)
+            _last_seen = imported, self._of_files
 
     def name_of(self, code: types.CodeType) -> str:
         """The module that code is of; empty if it is of none that can be imported, or of several of one file."""
         if is_frozen(code):
             return code.co_filename.removeprefix("<frozen ").removesuffix(">")
         module = self._of_files.get(code.co_filename)
-        return module.__name__ if module is not None and sys.modules.get(module.__name__) is module else ""
+        if module is None or module.__dict__.get("__file__") != code.co_filename:
+            return ""
+        return module.__name__ if sys.modules.get(module.__name__) is module else ""
 
     def has_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> bool:
         """Whether the globals of a function are those of the module that its code is of."""
@@ -143,6 +148,18 @@ class Modules:
     def require_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> str | None:
         """Returns why what code names cannot be looked up in its module; None if it can."""
         return None if self.has_own_globals(code, scope) else f"{code.co_qualname}, whose globals are of no module"
+
+
+def _by_file(imported: Iterable[object]) -> dict[str, types.ModuleType | None]:
+    """Modules by their files; None for a file that several are of."""
+    known: dict[str, types.ModuleType | None] = {}
+    for module in imported:
+        # Most by far are of this class itself, which is asked first.
+        if type(module) is types.ModuleType or isinstance(module, types.ModuleType):
+            file = module.__dict__.get("__file__")
+            if type(file) is str and known.setdefault(file, module) is not module:
+                known[file] = None
+    return known
 
 
 def is_frozen(code: types.CodeType) -> bool:
