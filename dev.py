@@ -16,7 +16,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -26,26 +26,30 @@ ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
 # Tests about what runs without torch, so that its release decides nothing there (tests/docs/test_ends.py).
 WITHOUT_TORCH = ("children", "cli", "client/calls", "core", "docs", "hostile", "service", "store")
-# What processes of their own do beside those of both ends, so that no core is idle while a test waits: by what they are
-# called, the end and the places. The first has the floors of grpcio and the others, the second the latest Ray.
+# What processes of their own do, one after the other, beside those of both ends, so that no core is idle while a test
+# waits: by what they are called, the end and the places. The first has the latest Ray, the second the floors of grpcio
+# and the others.
 APART = {
-    "tests without torch": ("oldest", WITHOUT_TORCH),
     "tests of the pool on Ray": ("newest", ("cluster",)),
+    "tests without torch": ("oldest", WITHOUT_TORCH),
+    # Torch writes the requests, and what is tried is the gateway and the sandbox around it.
+    "tests of farms of their own": ("oldest", ("chaos", "farm/test_contained.py", "farm/test_toolchain.py")),
+    # What `demo` runs.
+    "tests of the demo": ("newest", ("bench/test_demo.py",)),
 }
+SIDE_BY_SIDE = 3
 # Of the others, those that one end does, so that both ends take as long.
 AT_ONE_END = {
     "oldest": (
         # Torch writes the requests, and what is tried is the gateway, the service and the sandbox around it, or tools.
-        *("bench/test_bench.py", "chaos", "farm/test_contained.py", "farm/test_serve.py", "farm/test_takeover.py"),
-        *("farm/test_toolchain.py", "torch_internals/test_private_names.py"),
+        *("bench/test_bench.py", "farm/test_serve.py", "farm/test_takeover.py"),
+        "torch_internals/test_private_names.py",
         # Pods in two states at one farm: how keys tell states apart, the other tests of the folder try at both ends.
         "wrong_hits/test_farm.py",
         # Models of libraries, whose parts tests of both ends try one by one.
         "wild",
     ),
     "newest": (
-        # What `demo` runs.
-        "bench/test_demo.py",
         # Models of libraries, and ranks. Workers and pods of the oldest torch take part in test_prewarm.py.
         *("corpus/test_models.py", "farm/test_collectives.py", "farm/test_prewarm.py"),
         # What pods find out when they start: how releases of torch differ, tests/reuse and the canaries try at both.
@@ -88,7 +92,7 @@ class Run:
         return ["--durations=25", *NEVER_FOR_EVER, *chosen]
 
 
-# Side by side: part of its time a test waits for other processes.
+# The longest first: those of both ends take the whole time.
 RUNS = (
     *(Run(f"tests with the {end} torch", end) for end in ENDS),
     *(Run(name, end, places) for name, (end, places) in APART.items()),
@@ -139,27 +143,37 @@ def main() -> int:
 
 def check() -> int:
     started = time.monotonic()
-    failed = report("static checks", static(), started)
+    failed = report("static checks", static(), time.monotonic() - started)
     for end in ENDS:
         set_up(end)
     started = time.monotonic()
-    with ExitStack() as outputs:
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as side_by_side:
         # The first one is seen while it runs.
-        files: list[IO[bytes] | None] = [None]
-        files += [outputs.enter_context(tempfile.TemporaryFile()) for _ in RUNS[1:]]
-        running = [start_pytest(run.end, run.arguments(), file) for run, file in zip(RUNS, files, strict=True)]
-        for run, file, process in zip(RUNS, files, running, strict=True):
-            code = process.wait()
-            if file is not None:
-                file.seek(0)
-                shutil.copyfileobj(file, sys.stdout.buffer)
-            failed |= report(run.name, code, started)
+        results = [side_by_side.submit(run_tests, run, seen=run is RUNS[0]) for run in RUNS]
+        try:
+            for run, result in zip(RUNS, results, strict=True):
+                code, seconds, output = result.result()
+                sys.stdout.buffer.write(output)
+                failed |= report(run.name, code, seconds)
+        finally:
+            # Whoever interrupts this wants no more of them.
+            side_by_side.shutdown(wait=False, cancel_futures=True)
+    print(f"== all tests: {time.monotonic() - started:.0f} s", flush=True)
     return 1 if failed else 0
 
 
-def report(step: str, code: int, started: float) -> bool:
+def run_tests(run: Run, *, seen: bool) -> tuple[int, float, bytes]:
+    """Returns how one process of pytest ended, after how many seconds, and what it printed if that was not seen."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        code = start_pytest(run.end, run.arguments(), None if seen else output).wait()
+        output.seek(0)
+        return code, time.monotonic() - started, output.read()
+
+
+def report(step: str, code: int, seconds: float) -> bool:
     """Prints what came of a step; returns whether it failed."""
-    print(f"== {step}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
+    print(f"== {step}: {'passed' if code == 0 else 'FAILED'} in {seconds:.0f} s", flush=True)
     return code != 0
 
 

@@ -29,6 +29,8 @@ from .verdicts import Scale, Verdict, problems_of
 _STRIDE_WHEN_SHORT = 9
 # What a prewarm that was accepted gets to be done after a restart; it takes a moment.
 _PATIENCE_SECONDS = 60.0
+# What all that is asked of one gateway may take; it is a matter of seconds.
+_MOST_SECONDS = 150.0
 _STEPS = {"mkdir", "open", "fsync", "link", "rename", "unlink"}
 
 
@@ -51,18 +53,22 @@ class _Gateways:
         assert self._program.stdin is not None
         self._program.stdin.write(f"{steps}\n".encode())
         said = await self._listen()
-        async with calling(said["address"]) as calls:
-            yield calls
-            with contextlib.suppress(Refused):
-                await calls.status()
-                self.survived = True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(said["process"], signal.SIGKILL)
+        try:
+            # Otherwise a call that is never answered ends with the test's own timeout, which does not say where.
+            async with asyncio.timeout(_MOST_SECONDS), calling(said["address"]) as calls:
+                yield calls
+                with contextlib.suppress(Refused):
+                    await calls.status()
+                    self.survived = True
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(said["process"], signal.SIGKILL)
         assert await self._listen() == {"code": -signal.SIGKILL}, "a gateway ended otherwise than it was killed"
 
     async def _listen(self) -> dict[str, Any]:
         assert self._program.stdout is not None
-        said: dict[str, Any] = json.loads(await self._program.stdout.readline())
+        async with asyncio.timeout(_MOST_SECONDS):
+            said: dict[str, Any] = json.loads(await self._program.stdout.readline())
         return said
 
 
