@@ -134,6 +134,28 @@ def test_what_is_wrong_is_named(check: Callable[[Program], Verification], progra
         check(program)
 
 
+def _partly_detached(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.cos(), x.detach().sin()
+
+
+def _with_a_step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.cos(), x.sign()
+
+
+@pytest.mark.parametrize(
+    ("model", "program", "reason"),
+    [
+        # Gradients of nothing, so that those of the input are what they should be.
+        (_partly_detached, lambda x: [x.cos(), x.detach().sin() + x * 0], "wants gradients, and eager's does not"),
+        (_with_a_step, lambda x: [x.cos(), x.sign().detach()], "wants no gradients, and eager's does"),
+    ],
+)
+def test_which_results_want_gradients_is_compared(model: Program, program: Program, reason: str) -> None:
+    encoded = encoded_of(model, torch.rand(3, requires_grad=True), trains=True)
+    with pytest.raises(VerificationFailed, match=f"output 1 {reason}"):
+        checked(encoded, lambda _: program)
+
+
 def _ranking(x: torch.Tensor, equal: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Values, what comes in their order, and what comes in the order of elements many of which are the same."""
     return x.sin().sort().values, x.cos()[x.argsort()], x[equal.round().argsort()]

@@ -30,7 +30,7 @@ from compilefarm.v1.job_pb2 import Refusal
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.narrowing import Narrowed
 from compilefarm.worker.precision import Distance, allowed_distance
-from compilefarm.worker.results import Results
+from compilefarm.worker.results import Results, is_tracked
 
 # Differences of so many of the smallest steps at the largest magnitude need no reference: additions in another order.
 _CLEAR_STEPS = {torch.float64: 1e4, torch.float32: 32.0}
@@ -99,6 +99,7 @@ class Comparison:
             differing = ", ".join(sorted(ours.keys() ^ theirs.keys()))
             raise VerificationFailed(f"the artifact or eager alone has {differing}")
         for name, expected in theirs.items():
+            _require_gradients_alike(name, ours[name], expected)
             if isinstance(expected, torch.Tensor) and name not in without:
                 if not isinstance(ours[name], torch.Tensor) or _kind(ours[name]) != _kind(expected):
                     raise VerificationFailed(f"{name} is {_kind(ours[name])} instead of {_kind(expected)}")
@@ -373,6 +374,16 @@ def _integers(tensor: torch.Tensor) -> torch.Tensor:
 
 def _largest_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return (ours.double() - theirs.double()).abs().max().item() if ours.numel() else 0.0
+
+
+def _require_gradients_alike(name: str, ours: Any, theirs: Any) -> None:
+    """Raises VerificationFailed if one of two results wants gradients and the other does not."""
+    if not (isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)):
+        return
+    if ours.requires_grad and not theirs.requires_grad:
+        raise VerificationFailed(f"{name} wants gradients, and eager's does not")
+    if is_tracked(theirs) and not ours.requires_grad:
+        raise VerificationFailed(f"{name} wants no gradients, and eager's does")
 
 
 def _kind(value: Any) -> str:

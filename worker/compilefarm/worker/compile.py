@@ -44,6 +44,7 @@ from compilefarm.worker.gpu_lock import GpuLock
 from compilefarm.worker.limits import memory_limit, time_limit
 from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.process_groups import standing_in
+from compilefarm.worker.regions import call_all_regions, call_inner_regions
 from compilefarm.worker.source_check import check_source
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused, find_refusal, inputs_of
 
@@ -130,6 +131,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)
             # What the graph itself assumes is known by now: a compile would be for nothing where that cannot be said.
             decoded.symbolic.guards()
+            call_inner_regions(decoded.graph_module)
             with guarding_operators(calls_views=calls_views(task.job.graph)), keeping_index_assertions():
                 program = compile_to_program(
                     decoded.graph_module,
@@ -162,6 +164,7 @@ def _count_nodes(graph: Graph) -> int:
 
 def _tune(program: Callable[..., object], decoded: DecodedJob, job: Job) -> None:
     """Runs a program on the first synthetic inputs that it takes, if it takes any that eager does."""
+    call_all_regions(decoded.graph_module)
     for attempt in range(ATTEMPTS):
         inputs = inputs_of(job, decoded, first_seed=INPUT_SEED, attempt=attempt)
         if (refusal := find_refusal(inputs, decoded)) is not None:

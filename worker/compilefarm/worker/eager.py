@@ -19,6 +19,7 @@ from compilefarm.worker.comparison import Comparison, differing_elements
 from compilefarm.worker.inputs import move_by_last_bits
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
 from compilefarm.worker.reference import find_reference
+from compilefarm.worker.regions import call_all_regions
 from compilefarm.worker.results import Results, run
 from compilefarm.worker.seeds import SEED
 from compilefarm.worker.selections import Selection, are_as_good, find_selections, with_selected_values
@@ -49,6 +50,7 @@ class Eager:
         self.decoded = decoded
         self.program = decoded.graph_module
         keep_random_state(self.program)
+        call_all_regions(self.program)
         # Graphs may write to their inputs, so that each run has its own.
         self.inputs = inputs_of(job, decoded, first_seed=first_seed, attempt=attempt)
         self._inputs_seed = first_seed + attempt

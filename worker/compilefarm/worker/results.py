@@ -54,7 +54,7 @@ def results_of(outputs: Sequence[Any], inputs: Sequence[Any], *, written: Set[in
             if is_small or number in written:
                 left[f"input {number} afterwards"] = given
     # Also what is handed through: of what eager returns as it is, a program may return a copy.
-    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and _is_tracked(out)]
+    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and is_tracked(out)]
     if tracked:
         torch.autograd.backward(tracked, [draw_gradient(out, number=number) for number, out in enumerate(tracked)])
         for number, given in enumerate(inputs):
@@ -63,7 +63,7 @@ def results_of(outputs: Sequence[Any], inputs: Sequence[Any], *, written: Set[in
     return left
 
 
-def _is_tracked(output: torch.Tensor) -> bool:
+def is_tracked(output: torch.Tensor) -> bool:
     """Whether a backward through an output says something of the program.
 
     Without gradients the only outputs that want them are inputs that eager hands through, as a dropout of nothing does
