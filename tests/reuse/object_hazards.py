@@ -581,6 +581,45 @@ def another_place_of_a_named_field(changed: bool) -> Iterator[Any]:
         yield lambda x, thing: x * thing.first, (X, Point(5.0))
 
 
+_POINT = Point(5.0)
+
+
+@case
+def another_place_of_a_named_field_of_a_class(changed: bool) -> Iterator[Any]:
+    with patched(Point, "first", vars(Point)["second"], when=changed):
+        yield lambda x: x * _POINT.first, (X,)
+
+
+class SaidByText:
+    """A class that finds what it answers by a text."""
+
+    settings = types.SimpleNamespace(factor=2.0)
+
+    def __class_getitem__(cls, item: str) -> Any:
+        return getattr(cls, item).factor
+
+
+@unsaid
+def what_a_class_finds_by_text(changed: bool) -> Iterator[Any]:
+    with patched(SaidByText.settings, "factor", 3.0, when=changed):
+        yield lambda x: x * SaidByText["settings"], (X,)
+
+
+class AnswersForClasses(type):
+    def __getitem__(cls, item: str) -> Any:
+        return cls.settings.factor  # type: ignore[attr-defined]
+
+
+class SaidByMetaclass(metaclass=AnswersForClasses):
+    settings = types.SimpleNamespace(factor=2.0)
+
+
+@unsaid
+def what_a_metaclass_reads_of_a_class(changed: bool) -> Iterator[Any]:
+    with patched(SaidByMetaclass.settings, "factor", 3.0, when=changed):
+        yield lambda x: x * SaidByMetaclass["factor"], (X,)
+
+
 # Enumerations.
 
 

@@ -4,7 +4,12 @@ Dynamo reaches a function without a source, nothing guards it."""
 from __future__ import annotations
 
 import collections
+import contextlib
+import contextvars
+import enum
+import functools
 import inspect
+import operator
 import re
 import types
 from collections.abc import Callable
@@ -101,3 +106,106 @@ def test_what_python_is_asked_of_a_number_is_told_with_all_that_decides_it(monke
     monkeypatch.setattr(_Bounded, "settings", types.SimpleNamespace(limit=2))
     with pytest.raises(Unsayable):
         Describer().identity(_Number)
+
+
+def _number(**members: Any) -> type:
+    return type("Number", (int,), members)
+
+
+def _holder(number: int) -> Any:
+    return types.SimpleNamespace(number=number)
+
+
+def _metaclass(name: str, function: Any) -> type:
+    return type("Meta", (type,), {name: function})
+
+
+def _reads(thing: Any) -> Any:
+    return thing.settings.number
+
+
+def _reads_by_text(thing: Any, name: str) -> Any:
+    return getattr(thing, name).number
+
+
+def _returning(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+def _calling(value: Any) -> Callable[..., Any]:
+    return lambda *_: value()
+
+
+def _answering(number: int) -> type:
+    return _metaclass("__getattr__", lambda _, name: number if name == "limit" else None)("Answering", (), {})
+
+
+def _asked(made: Any, ask: Callable[[Any], Any]) -> type:
+    """A number whose truth is what is asked of something."""
+    return _number(__bool__=lambda _: ask(made))
+
+
+class _Callable:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, *_: object) -> int:
+        return self.number
+
+
+class _Property(enum.Enum):
+    """What an enumeration with values of one kind computes of them."""
+
+    @property
+    def number(self) -> Any:
+        return self.value.number
+
+
+_SETTINGS, _TEXT = "settings", "{0.settings}"
+_Pair = collections.namedtuple("_Pair", "first second")
+_READ: dict[str, Callable[[int], type]] = {
+    "an object by text": lambda number: _number(settings=_holder(number), __bool__=lambda own: getattr(own, _SETTINGS)),
+    "an object by an item": lambda number: _number(
+        settings=_holder(number), __bool__=lambda own: type(own).__dict__["settings"].number
+    ),
+    "an object in a text": lambda number: _number(settings=_holder(number), __str__=lambda own: _TEXT.format(own)),
+    "an object by a getter": lambda number: _number(
+        settings=_holder(number), __bool__=lambda own: operator.attrgetter("settings.number")(own)
+    ),
+    "an object by another function": lambda number: _number(settings=_holder(number), __bool__=lambda own: _reads(own)),
+    "an object by text in another function": lambda number: _number(
+        settings=_holder(number), __bool__=lambda own: _reads_by_text(own, "settings")
+    ),
+    "an object that is called": lambda number: _number(__bool__=_Callable(number)),
+    "a method of an object": lambda number: _number(__bool__=_Callable(number).__call__),
+    "a method that calls one": lambda number: _asked(_Callable(number).__call__, _calling),
+    "a partial method": lambda number: _number(__bool__=functools.partialmethod(_reads, _holder(number))),
+    "a function in a set": lambda number: _asked({_returning(_holder(number))}, list),
+    "what a class answers": lambda number: _asked(_answering(number), lambda made: made.limit),
+    "a variable of the context": lambda number: _asked(
+        contextvars.ContextVar("a", default=number), lambda made: made.get()
+    ),
+    "a value of the enumeration itself": lambda number: _Property("Enumeration", {"ONE": _holder(number)}),
+    "an item by a metaclass": lambda number: _metaclass("__getitem__", lambda own, _: own.settings.number)(
+        "Indexed", (), {"settings": _holder(number)}
+    ),
+    "a truth by a metaclass and a function": lambda number: _metaclass("__bool__", _reads)(
+        "Settings", (), {"settings": _holder(number)}
+    ),
+    "an item of a class by text": lambda number: type(
+        "Indexed", (), {"settings": _holder(number), "__class_getitem__": lambda item: _reads_by_text(Indexed, item)}
+    ),
+    "a field of a named tuple": lambda number: type(
+        "Named", (_Pair,), {"field": vars(_Pair)[_Pair._fields[number - 2]]}
+    ),
+}
+
+
+class Indexed:
+    """A class that is read by text."""
+
+
+@pytest.mark.parametrize("make", _READ.values(), ids=_READ)
+def test_what_is_called_of_a_class_is_told_with_what_it_reads_or_refused(make: Callable[[int], type]) -> None:
+    with contextlib.suppress(Unsayable):
+        assert Describer().identity(make(2)) != Describer().identity(make(3))

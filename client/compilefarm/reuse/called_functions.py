@@ -7,18 +7,29 @@ its arguments and what it names: for a module as a whole, names among globals, f
 from __future__ import annotations
 
 import builtins
+import collections
+import contextvars
 import dis
 import enum
 import functools
+import operator
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from compilefarm.reuse.names_in_code import chains_of, is_module_of_a_release, root_of, static_attribute
+from compilefarm.reuse.code_objects import codes_within
+from compilefarm.reuse.names_in_code import (
+    chains_of,
+    is_module_of_a_release,
+    is_of_a_release,
+    root_of,
+    static_attribute,
+)
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
 from compilefarm.torch_internals.traced_functions import asks_by_name
 
 _Describe = Callable[[Any], str]
@@ -46,8 +57,18 @@ _COMPARED = frozenset(
         "is_initialized", "is_tensor",
     }
 )  # fmt: skip
+# What finds attributes by texts, by name; and how code does that asks which class something is of.
+_BY_TEXT = frozenset(
+    {
+        "__dict__", "__dir__", "__getattr__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__",
+        "attrgetter", "format", "format_map", "getattr", "hasattr", "methodcaller",
+    }
+)  # fmt: skip
+_MATCHES_CLASS = dis.opmap["MATCH_CLASS"]
+_ABSENT = object()
+_PLAIN_KINDS = frozenset({type(None), bool, int, float, complex, str, bytes})
 # Of a class: what Python keeps there, and what is told with the class.
-_PLAIN_MEMBERS = (type(None), bool, int, float, complex, str, bytes, types.GetSetDescriptorType)
+_PLAIN_MEMBERS = (*_PLAIN_KINDS, types.GetSetDescriptorType)
 _C_FUNCTIONS = (
     types.BuiltinFunctionType,
     types.ClassMethodDescriptorType,
@@ -68,7 +89,7 @@ def functions_in(member: Any) -> Iterator[types.FunctionType]:
 
 
 def described_with_all_named(value: Any, describe: _Describe, constant: _Describe, seen: set[int]) -> Iterator[str]:
-    """Descriptions of a value, and of all values that it names if it is a function.
+    """Descriptions of a value, and of all values that it consists of, or names if it is a function.
 
     Args:
         value: that is described.
@@ -79,17 +100,52 @@ def described_with_all_named(value: Any, describe: _Describe, constant: _Describ
     Raises:
         Unsayable: a function rests on more than what it names.
     """
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    yield from _described(value, describe, constant)
-    for each in _inner_of(value):
-        yield from described_with_all_named(each, describe, constant, seen)
+    for each in all_reached([value], seen):
+        yield from _described(each, describe, constant)
+
+
+def all_reached(values: Iterable[Any], seen: set[int]) -> Iterator[Any]:
+    """Values, and all that they consist of, or name if they are functions; each once.
+
+    Args:
+        values: to begin with.
+        seen: identities of what is passed over; what is found is added.
+
+    Raises:
+        Unsayable: a function imports what is not known.
+    """
+    for value in values:
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            yield from all_reached(_inner_of(value), seen)
+
+
+def names_read_by(values: Iterable[Any]) -> frozenset[str] | None:
+    """Names of attributes that functions among some values may read of an object; None if it may be any, since the name
+    is a text."""
+    names = set[str]()
+    for value in values:
+        if isinstance(value, types.FunctionType):
+            root = root_of(value.__module__ or "")
+            for code in codes_within(value.__code__):
+                names.update(code.co_names)
+                if _MATCHES_CLASS in code.co_code[::2]:
+                    return None
+            if root in sys.stdlib_module_names:
+                return None
+        elif isinstance(value, operator.attrgetter):
+            return None
+        elif isinstance(value, (*_C_FUNCTIONS, type)):
+            names.add(value.__name__)
+    return None if names & _BY_TEXT else frozenset(names)
 
 
 def _described(value: Any, describe: _Describe, constant: _Describe) -> Iterator[str]:
     if isinstance(value, types.ModuleType):
         raise Unsayable(f"the module {value.__name__}, of which a function asks that is called and not traced")
+    if isinstance(value, contextvars.ContextVar):
+        raise Unsayable(f"the context variable {value.name}, which a function asks for that is called and not traced")
     if isinstance(value, types.FunctionType) and is_module_of_a_release(value.__module__ or ""):
         _require_computes(value)
         yield f"function:{value.__module__}.{value.__qualname__}"
@@ -98,7 +154,7 @@ def _described(value: Any, describe: _Describe, constant: _Describe) -> Iterator
         yield describe(value)
     elif isinstance(value, (type, types.FunctionType)):
         yield describe(value)
-    elif not isinstance(value, _HOLDING):
+    elif not isinstance(value, _HOLDING) and type(value) not in _MAPPINGS:
         yield constant(value)
     else:
         yield type(value).__qualname__
@@ -126,16 +182,25 @@ _HOLDING = (
     functools._lru_cache_wrapper,
     functools.cached_property,
     functools.partial,
+    functools.partialmethod,
     list,
     property,
     staticmethod,
     classmethod,
     tuple,
+    types.MappingProxyType,
+    types.MethodType,
 )
+_MAPPINGS = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+# Numbers, texts and whole sequences of classes of one's own have what these hold.
+_OF_OWN_CLASSES = (int, float, complex, str, bytes, list, tuple, enum.Enum)
 
 
 def _inner_of(value: Any) -> Iterator[Any]:
     """What a value consists of, or names."""
+    if isinstance(value, _OF_OWN_CLASSES) and not is_module_of_a_release(type(value).__module__):
+        yield type(value)
+        yield from getattr(value, "__dict__", {}).values()
     match value:
         case types.FunctionType():
             # torch.library wraps what it is given.
@@ -143,7 +208,7 @@ def _inner_of(value: Any) -> Iterator[Any]:
             yield from filter(_is_given, _contents(value)) if is_of_release else _named_by(value)
         case type():
             yield from _members_of(value)
-        case functools.partial():
+        case functools.partial() | functools.partialmethod():
             yield from (value.func, *value.args, *value.keywords.values())
         case functools.cached_property():
             yield value.func
@@ -151,26 +216,38 @@ def _inner_of(value: Any) -> Iterator[Any]:
             yield from (each for each in (value.fget, value.fset) if each is not None)
         case staticmethod() | classmethod():
             yield value.__func__
-        case list() | tuple():
+        case list() | tuple() | set() | frozenset():
             yield from value
         case types.MethodType():
-            yield value.__func__
+            yield from (value.__func__, value.__self__)
         case functools._lru_cache_wrapper():
             yield value.__wrapped__
+        case types.BuiltinFunctionType() if not isinstance(value.__self__, (types.ModuleType, type)):
+            yield value.__self__
+        case types.MappingProxyType() | dict():
+            yield from _inner_of_mapping(value)
+
+
+def _inner_of_mapping(value: Mapping[Any, Any]) -> Iterator[Any]:
+    yield from value.keys()
+    yield from value.values()
+    yield from (getattr(value, "default_factory", None),)
 
 
 def _members_of(kind: type) -> Iterator[Any]:
     """What objects of a class find there. Constants are told with the class."""
+    if issubclass(kind, enum.Enum):
+        yield from kind.__members__.values()
     for base in kind.__mro__:
         if is_module_of_a_release(base.__module__):
             continue
         for name, member in sorted(vars(base).items()):
-            if not (isinstance(member, (*_PLAIN_MEMBERS, enum.Enum)) or name in _OF_CLASSES):
+            if not (isinstance(member, (*_PLAIN_MEMBERS, enum.Enum)) or name in OF_CLASSES):
                 yield member
 
 
 # What Python and its modules keep in classes.
-_OF_CLASSES = frozenset(
+OF_CLASSES = frozenset(
     {
         "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
         "__orig_bases__", "__parameters__", "__weakref__", "_abc_impl", "_member_map_", "_member_names_",
@@ -195,17 +272,30 @@ def _named_by(function: types.FunctionType) -> Iterator[Any]:
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
     yield from _contents(function)
+    yield from (each for name, each in vars(function).items() if name != ADDRESS_OF_WRAPPED)
     for chain in sorted(set(chains_of(function.__code__))):
         first, *rest = chain.split(".")
-        yield _value_of(function.__globals__.get(first, getattr(builtins, first, None)), rest)
+        yield from _values_along(function.__globals__.get(first, getattr(builtins, first, None)), rest)
     yield from _imported_by(function.__code__)
 
 
-def _value_of(value: Any, names: list[str]) -> Any:
+def _values_along(value: Any, names: list[str]) -> Iterator[Any]:
+    """What names of attributes lead to, and classes on the way that have a part in it: since their metaclasses compute
+    it, or since functions that are found there read them.
+
+    Raises:
+        Unsayable: a module answers itself.
+    """
     for name in names:
-        if isinstance(value, (types.ModuleType, type)):
-            value = static_attribute(value, name, None)
-    return value
+        if not isinstance(value, (types.ModuleType, type)):
+            break
+        owner, value = value, static_attribute(value, name, _ABSENT)
+        is_plain = type(value) in _PLAIN_KINDS and is_of_a_release(type(owner))
+        if isinstance(owner, type) and not (is_plain or is_of_a_release(owner)):
+            yield owner
+        if value is _ABSENT and isinstance(owner, types.ModuleType):
+            raise Unsayable(f"{owner.__name__}.{name}, which a function asks for that is called and not traced")
+    yield value if value is not _ABSENT else None
 
 
 def _imported_by(code: types.CodeType) -> Iterator[Any]:

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import importlib.machinery
 import inspect
+import operator
 import os
 import re
 import sys
@@ -28,7 +29,8 @@ from typing import Any
 import torch
 from torch.distributions.constraints import Constraint
 
-from compilefarm.reuse.called_functions import described_with_all_named, functions_in
+from compilefarm.reuse.called_functions import described_with_all_named
+from compilefarm.reuse.called_members import BOOKKEEPING, C_CALLABLES, called_members
 from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
 from compilefarm.reuse.memory_places import MemoryPlaces
 from compilefarm.reuse.names_in_code import (
@@ -36,7 +38,7 @@ from compilefarm.reuse.names_in_code import (
     chains_of,
     is_copy_of_release,
     is_found_by_name,
-    is_module_of_a_release,
+    is_of_a_release,
     static_attribute,
     value_at,
 )
@@ -50,23 +52,14 @@ from compilefarm.torch_internals.pytrees import OrderedSet, TreeSpec
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-_C_CALLABLES = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.MethodWrapperType,
-)
 # What takes the place of a method where it is set on an object, and most of what else is set on parts of models.
 _OVERRIDES = (types.FunctionType, types.MethodType, functools.partial, types.BuiltinFunctionType, type)
 _NEVER_CALLED = frozenset({*_CONSTANTS, dict, list, tuple, set, collections.OrderedDict, torch.nn.Parameter})
 # What is a member of a class as it is, and of nothing else.
-_NAMED = frozenset({*_CONSTANTS, *_C_CALLABLES, types.FunctionType, property, staticmethod, classmethod})
-# What Python keeps in classes, and what is no value.
+_NAMED = frozenset({*_CONSTANTS, *C_CALLABLES, types.FunctionType, property, staticmethod, classmethod})
+# By which place of a tuple it finds, it says nowhere but where it is pickled; so do those of operator.
 _FIELD_OF_NAMED_TUPLES = type(vars(inspect.ArgInfo)["args"])
-_NAMED_OF_CLASSES = (*_C_CALLABLES, types.FunctionType, property, staticmethod, classmethod, _FIELD_OF_NAMED_TUPLES)
+_FINDING = (_FIELD_OF_NAMED_TUPLES, operator.itemgetter, operator.attrgetter)
 _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 _SEQUENCES = (list, tuple, collections.deque)
 MISSING = "missing"
@@ -75,15 +68,6 @@ _COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 _HEAP_TYPE = 1 << 9
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _ALIKE = "a set of objects that are described alike"
-# Of a class: what Python and abc keep there, which says nothing of what instances do.
-_BOOKKEEPING = frozenset(
-    {
-        "__dict__", "__weakref__", "__doc__", "__annotations__", "__module__", "__abstractmethods__", "_abc_impl",
-        "__parameters__", "__orig_bases__", "__static_attributes__", "__firstlineno__", "__annotate_func__",
-        "__annotations_cache__", "__dataclass_params__", "__type_params__",
-    }
-)  # fmt: skip
-
 # Of a module: what the import keeps there.
 _OF_MODULES = frozenset(
     {"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__", "__package__", "__spec__"}
@@ -95,14 +79,6 @@ _OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 # Classes whose own descriptions tell of which abstract classes they are. torch imports networkx where it partitions
 # graphs, which processes that reuse never do, and networkx registers one of its classes.
 _TELL_THEMSELVES = frozenset({"networkx.utils.configs.Config"})
-
-# Of a class: what Dynamo calls and does not trace.
-_CALLED = frozenset({"__class_getitem__"})
-# What Dynamo has as constants also where they are of a class of their own. It leaves them to Python, which calls that
-# class: for their truth, order and text, and for what computes attributes.
-_CONSTANT_BASES = (int, float, complex, str, bytes, tuple)
-# These it traces.
-_TRACED = frozenset({"__call__", "__init__", "__init_subclass__", "__new__"})
 
 # Their attributes are described with themselves; torch marks tensors while it traces, and operators keep what was once
 # looked up.
@@ -128,7 +104,7 @@ _TOLD_BY_VALUE = (
     type(None),
     bool,
     enum.Enum,
-    *_C_CALLABLES,
+    *C_CALLABLES,
     *_TORCH_CONSTANTS,
 )
 
@@ -211,7 +187,8 @@ class Describer:
             if any(vars(base).get("__slots__") for base in kind.__mro__):
                 raise Unsayable(f"a number or text of the class {name_of(kind)}, which has slots")
             plain = next(base for base in _NUMBERS_AND_TEXTS if isinstance(value, base))
-            own = [f"{name}={self.constant(each)}" for name, each in sorted(getattr(value, "__dict__", {}).items())]
+            held = sorted(getattr(value, "__dict__", {}).items())
+            own = [f"{name}={self._of_calls.of_content_alone(each)}" for name, each in held]
             return f"{self.of_place(value)}:{plain.__repr__(value)}:{','.join(own)}"
         if kind is type({}.keys()):
             return f"dict_keys({','.join(self.constant(each) for each in value)})"
@@ -423,7 +400,8 @@ class Describer:
         return {
             types.FunctionType: Describer._function,
             type: Describer._class,
-            **dict.fromkeys(_C_CALLABLES, Describer._c_callable),
+            **dict.fromkeys(C_CALLABLES, Describer._c_callable),
+            **dict.fromkeys(_FINDING, Describer._finding),
         }
 
     @staticmethod
@@ -435,7 +413,7 @@ class Describer:
             (types.FunctionType, Describer._function),
             (types.CodeType, lambda _, each: digest_of_code(each)),
             (types.MethodType, Describer._method),
-            (_C_CALLABLES, Describer._c_callable),
+            (C_CALLABLES, Describer._c_callable),
             ((staticmethod, classmethod), lambda own, each: f"{type(each).__name__}:{own.identity(each.__func__)}"),
             (property, lambda own, each: f"property:{own._all([each.fget, each.fset, each.fdel])}"),
             (functools.cached_property, lambda own, each: f"cached_property:{own.identity(each.func)}"),
@@ -467,7 +445,7 @@ class Describer:
         digests.append(self._called_of(kind))
         digests += [self._own_metaclass(each) for each in inspect.getmro(type(kind)) if not is_of_a_release(each)]
         # What keeps a class from having instances can be set later.
-        digests += sorted(getattr(kind, "__abstractmethods__", ()))
+        digests += sorted(vars(kind).get("__abstractmethods__", ())) if kind is not type else ()
         if isinstance(kind, abc.ABCMeta):
             # Classes that were registered are instances of it, too.
             digests += sorted({name_of(each) for each in registered_with(kind)} - _TELL_THEMSELVES)
@@ -478,39 +456,22 @@ class Describer:
 
     def _own_metaclass(self, kind: type) -> str:
         # What a class has of its metaclass, Dynamo takes for fixed.
-        values = (value for name, value in sorted(vars(kind).items()) if name not in _BOOKKEEPING)
-        told = ",".join(map(self._of_calls.constant, values))
-        return f"{self._members(kind)}:{told}:{self._called(vars(kind).values())}"
+        values = [value for name, value in sorted(vars(kind).items()) if name not in BOOKKEEPING]
+        return f"{self._members(kind)}:{self._of_calls.of_content_alone(values)}"
 
     def _called_of(self, kind: type) -> str:
-        """Describes what objects of a class have that Dynamo calls and does not trace, with what that names of it."""
-        bases = [each for each in kind.__mro__ if not is_of_a_release(each)]
-        waiting = {name for base in bases for name in _called_in(base, kind)}
-        functions: list[types.FunctionType] = []
-        seen, told = set[str](), list[str]()
-        while waiting:
-            name = min(waiting)
-            seen.add(name)
-            for member in [vars(base)[name] for base in bases if name in vars(base)]:
-                found = [each for each in functions_in(member) if not is_of_a_release(each)]
-                functions += found
-                waiting |= {inner for each in found for code in codes_within(each.__code__) for inner in code.co_names}
-                if not found and not isinstance(member, (enum.Enum, *_NAMED_OF_CLASSES)):
-                    told.append(f"{name}={self._of_calls.of_content_alone(member)}")
-            waiting -= seen
-        return f"{self._called(functions)}:{shortened(chr(10).join(told))}" if functions else ""
+        """Describes what objects of a class have that Dynamo calls and does not trace, with what that reads of it."""
+        called = called_members(kind)
+        return self._of_calls.of_content_alone(called) if called else ""
 
     def of_content_alone(self, value: Any) -> str:
-        """Describes what no guard is on, whatever of it is read.
+        """Describes what no guard is on, whatever of it is read, with all that functions in it name.
 
         Raises:
-            Unsayable: it is, or holds, an object that is not compared by what it is equal to.
+            Unsayable: it is, or holds, an object that is not compared by what it is equal to; or a function rests on
+                more than what it names.
         """
-        if type(value) in _PLAIN_MAPPINGS:
-            return ",".join(f"{self.of_content_alone(k)}:{self.of_content_alone(v)}" for k, v in value.items())
-        if type(value) in (list, tuple):
-            return ",".join(map(self.of_content_alone, value))
-        return self.constant(value)
+        return shortened("\n".join(described_with_all_named(value, self.identity, self.constant, set())))
 
     @property
     def _of_calls(self) -> Describer:
@@ -520,20 +481,6 @@ class Describer:
         if self._apart is None:
             self._apart = Describer(orders=True, modules=self.modules)
         return self._apart
-
-    def _called(self, members: Iterable[Any]) -> str:
-        """Describes what Dynamo calls and does not trace."""
-        seen: set[int] = set()
-        functions = (function for member in members for function in functions_in(member))
-        # Those of a release are told with its version.
-        functions = (function for function in functions if not is_of_a_release(function))
-        return shortened(
-            "\n".join(
-                text
-                for function in functions
-                for text in described_with_all_named(function, self._of_calls.identity, self._of_calls.constant, seen)
-            )
-        )
 
     def _members(self, kind: type) -> str:
         place = -id(kind) - 1
@@ -545,7 +492,7 @@ class Describer:
     def _members_of(self, kind: type) -> str:
         if not kind.__flags__ & _HEAP_TYPE:  # what C defines cannot be patched
             return name_of(kind)
-        members = sorted((name, value) for name, value in vars(kind).items() if name not in _BOOKKEEPING)
+        members = sorted((name, value) for name, value in vars(kind).items() if name not in BOOKKEEPING)
         text = "\n".join([*(f"{name}={self._member(value)}" for name, value in members), *self._said_of_itself(kind)])
         return f"{name_of(kind)}:{shortened(text)}"
 
@@ -644,6 +591,12 @@ class Describer:
         told = self.constant(list(bound.items()) if isinstance(bound, dict) else bound)
         return f"{_place_of(value)}@{told}"
 
+    def _finding(self, value: Any) -> str:
+        # What else there is to it is a documentation.
+        kind, arguments = type(value), value.__reduce__()[1]
+        told = arguments[:1] if kind is _FIELD_OF_NAMED_TUPLES else arguments
+        return f"{kind.__qualname__}({self._all(list(told))})"
+
     def _operator(self, operator: OpOverload | OpOverloadPacket) -> str:
         return describe_operator(operator, describe=self._of_calls.identity, constant=self._of_calls.constant)
 
@@ -659,29 +612,6 @@ class Describer:
 
 # Of an object on which nothing is set.
 _NOTHING_SET = f"+{shortened('')}"
-
-
-def _called_in(base: type, kind: type) -> Iterable[str]:
-    """Names of functions that objects of a class have of a base, and that Dynamo calls and does not trace."""
-    members = vars(base)
-    if issubclass(kind, enum.Enum):
-        # Its members are constants, and whatever is asked of them is computed.
-        called: Iterable[str] = members
-    elif issubclass(kind, _CONSTANT_BASES):
-        called = [name for name in members.keys() - _TRACED if _is_called_by_python(name, members[name])]
-    else:
-        called = members.keys() & _CALLED
-    return [name for name in called if any(functions_in(members[name]))]
-
-
-def _is_called_by_python(name: str, member: Any) -> bool:
-    return isinstance(member, (property, functools.cached_property)) or (name.startswith("__") and name.endswith("__"))
-
-
-def is_of_a_release(thing: Any) -> bool:
-    """Whether a class or function is of torch or of the standard library, whose versions are compared."""
-    module = getattr(thing, "__module__", None)
-    return module is None or is_module_of_a_release(module)
 
 
 def registered_with(kind: type) -> Iterator[type]:

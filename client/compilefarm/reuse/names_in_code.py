@@ -175,3 +175,9 @@ def root_of(module: str) -> str:
 def is_module_of_a_release(module: str) -> bool:
     """Whether a module, by its name, is of torch or of the standard library, whose versions are compared."""
     return root_of(module) in _OF_RELEASES
+
+
+def is_of_a_release(thing: Any) -> bool:
+    """Whether a class or function is of torch or of the standard library, whose versions are compared."""
+    module = getattr(thing, "__module__", None)
+    return module is None or is_module_of_a_release(module)

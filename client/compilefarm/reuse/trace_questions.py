@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from compilefarm.reuse.constant_results import ConstantResult
-from compilefarm.reuse.descriptions import is_at_its_place, is_of_a_release, name_of, registered_with
-from compilefarm.reuse.names_in_code import Modules, root_of
+from compilefarm.reuse.descriptions import is_at_its_place, name_of, registered_with
+from compilefarm.reuse.names_in_code import Modules, is_of_a_release, root_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_questions import (
     watching_addresses,

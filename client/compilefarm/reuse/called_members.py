@@ -1,0 +1,127 @@
+"""Which members of a class Dynamo calls while it traces, and does not trace, and what else of the class these read."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from compilefarm.reuse.called_functions import OF_CLASSES, all_reached, names_read_by
+from compilefarm.reuse.names_in_code import is_of_a_release
+
+# Of a class: what Python and abc keep there, which says nothing of what instances do.
+BOOKKEEPING = frozenset(
+    {
+        "__dict__", "__weakref__", "__doc__", "__annotations__", "__module__", "__abstractmethods__", "_abc_impl",
+        "__parameters__", "__orig_bases__", "__static_attributes__", "__firstlineno__", "__annotate_func__",
+        "__annotations_cache__", "__dataclass_params__", "__type_params__",
+    }
+)  # fmt: skip
+C_CALLABLES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodWrapperType,
+)
+# Of an object: what Dynamo calls and does not trace.
+_CALLED = frozenset({"__class_getitem__"})
+# What Dynamo has as constants also where they are of a class of their own. It leaves them to Python, which calls that
+# class: for their truth, order and text, and for what computes attributes.
+_CONSTANT_BASES = (int, float, complex, str, bytes, tuple)
+# These it traces.
+_TRACED = frozenset({"__call__", "__init__", "__init_subclass__", "__new__"})
+# Of a metaclass: what is called when a class is made, and not again.
+_MAKING_CLASSES = frozenset({"__init__", "__new__", "__prepare__"})
+# How a member of an enumeration tells its value.
+_VALUE = frozenset({"value", "_value_"})
+
+
+def called_members(kind: type) -> list[Any]:
+    """What a class has that Dynamo calls and does not trace, and what that reads of the class or of its members, if it
+    is an enumeration.
+
+    Raises:
+        Unsayable: a function imports what is not known.
+    """
+    bases = [each for each in kind.__mro__ if not is_of_a_release(each)]
+    makers = list(_of_metaclasses(kind))
+    wanted = {name for base in bases for name in _called_in(base, kind)}
+    if not wanted and not makers:
+        return []
+    members: dict[str, list[Any]] = {}
+    for base in bases:
+        for name, member in vars(base).items():
+            if name not in BOOKKEEPING | OF_CLASSES and not _is_of_a_release(member):
+                members.setdefault(name, []).append(member)
+    while True:
+        found = [member for name in sorted(wanted & members.keys()) for member in members[name]]
+        read = names_read_by(all_reached([*makers, *found], set()))
+        more = members.keys() if read is None else wanted | (read & members.keys())
+        if more == wanted:
+            return [*found, *_of_enumeration(kind, read)]
+        wanted = set(more)
+
+
+def _is_of_a_release(member: Any) -> bool:
+    return isinstance(member, types.FunctionType) and is_of_a_release(member)
+
+
+def _of_metaclasses(kind: type) -> Iterator[Any]:
+    for base in inspect.getmro(type(kind)):
+        if not is_of_a_release(base):
+            yield from (member for name, member in vars(base).items() if name not in BOOKKEEPING | _MAKING_CLASSES)
+
+
+def _of_enumeration(kind: type, read: frozenset[str] | None) -> Iterator[Any]:
+    """What functions read of the members of an enumeration, which no guard is on."""
+    members: Iterable[enum.Enum] = kind.__members__.values() if issubclass(kind, enum.Enum) else ()
+    for member in members:
+        if read is None or read & _VALUE:
+            yield member._value_
+        yield from (value for name, value in sorted(vars(member).items()) if read is None or name in read)
+
+
+def _called_in(base: type, kind: type) -> Iterable[str]:
+    """Names of what objects of a class have of a base that Dynamo calls and does not trace."""
+    members = vars(base)
+    if issubclass(kind, enum.Enum):
+        # Its members are constants, and whatever is asked of them is computed.
+        called: Iterable[str] = members
+    elif issubclass(kind, _CONSTANT_BASES):
+        called = [name for name in members.keys() - _TRACED if _is_called_by_python(name, members[name])]
+    else:
+        called = members.keys() & _CALLED
+    return [name for name in called if name not in BOOKKEEPING and _is_code(members[name])]
+
+
+def _is_called_by_python(name: str, member: Any) -> bool:
+    is_computed = isinstance(member, (property, functools.cached_property)) or _is_descriptor(member)
+    return is_computed or (name.startswith("__") and name.endswith("__"))
+
+
+def _is_descriptor(member: Any) -> bool:
+    """Whether a class of one's own decides what is found where a member stands."""
+    return isinstance(member, functools.partialmethod) or (
+        hasattr(type(member), "__get__") and not is_of_a_release(type(member))
+    )
+
+
+def _is_code(member: Any) -> bool:
+    """Whether a member of a class runs code that is none of a release."""
+    if isinstance(member, (staticmethod, classmethod)):
+        return _is_code(member.__func__)
+    if isinstance(member, property):
+        return any(map(_is_code, (member.fget, member.fset)))
+    if isinstance(member, functools.cached_property):
+        return _is_code(member.func)
+    if isinstance(member, types.FunctionType):
+        return not is_of_a_release(member)
+    if isinstance(member, (*C_CALLABLES, type, enum.Enum)):
+        return False
+    return callable(member) or _is_descriptor(member)
