@@ -209,3 +209,40 @@ class Indexed:
 def test_what_is_called_of_a_class_is_told_with_what_it_reads_or_refused(make: Callable[[int], type]) -> None:
     with contextlib.suppress(Unsayable):
         assert Describer().identity(make(2)) != Describer().identity(make(3))
+
+
+class _Even:
+    pass
+
+
+class _Odd:
+    pass
+
+
+_chosen: type = _Even
+
+
+class _Chooses(int):
+    def __bool__(self) -> bool:
+        return (_Even, _Odd).index(_chosen) == self
+
+
+def test_which_of_several_objects_a_name_stands_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Describer().identity(_Chooses)
+    monkeypatch.setattr(f"{__name__}._chosen", _Odd)
+    assert Describer().identity(_Chooses) != first
+
+
+@functools.cache
+def _remembered() -> bool:
+    return _chosen is _Even
+
+
+class _Remembers(int):
+    def __bool__(self) -> bool:
+        return _remembered()
+
+
+def test_what_a_function_remembers_of_before_is_refused() -> None:
+    with pytest.raises(Unsayable, match="_remembered"):
+        Describer().identity(_Remembers)

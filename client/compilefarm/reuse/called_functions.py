@@ -88,37 +88,49 @@ def functions_in(member: Any) -> Iterator[types.FunctionType]:
     yield from (each for each in found if isinstance(each, types.FunctionType))
 
 
-def described_with_all_named(value: Any, describe: _Describe, constant: _Describe, seen: set[int]) -> Iterator[str]:
+# What was reached, by its identity: itself, so that nothing else has that, and its number.
+Reached = dict[int, tuple[object, int]]
+
+
+def described_with_all_named(value: Any, describe: _Describe, constant: _Describe, known: Reached) -> Iterator[str]:
     """Descriptions of a value, and of all values that it consists of, or names if it is a function.
 
     Args:
         value: that is described.
         describe: describes functions and classes.
         constant: describes what is compared by value; raises Unsayable for anything else.
-        seen: identities of what is described already.
+        known: what is described already, and told by its number: which one it is may decide.
 
     Raises:
         Unsayable: a function rests on more than what it names.
     """
-    for each in all_reached([value], seen):
-        yield from _described(each, describe, constant)
+    if type(value) in _PLAIN_KINDS:
+        # Which of those that are equal are one object, each process decides.
+        yield constant(value)
+    elif (found := known.get(id(value))) is not None:
+        yield f"#{found[1]}"
+    else:
+        known[id(value)] = value, len(known)
+        yield from _described(value, describe, constant)
+        for each in _inner_of(value):
+            yield from described_with_all_named(each, describe, constant, known)
 
 
-def all_reached(values: Iterable[Any], seen: set[int]) -> Iterator[Any]:
+def all_reached(values: Iterable[Any], known: Reached) -> Iterator[Any]:
     """Values, and all that they consist of, or name if they are functions; each once.
 
     Args:
         values: to begin with.
-        seen: identities of what is passed over; what is found is added.
+        known: what is passed over; what is found is added.
 
     Raises:
         Unsayable: a function imports what is not known.
     """
     for value in values:
-        if id(value) not in seen:
-            seen.add(id(value))
+        if id(value) not in known:
+            known[id(value)] = value, len(known)
             yield value
-            yield from all_reached(_inner_of(value), seen)
+            yield from all_reached(_inner_of(value), known)
 
 
 def names_read_by(values: Iterable[Any]) -> frozenset[str] | None:
@@ -146,6 +158,9 @@ def _described(value: Any, describe: _Describe, constant: _Describe) -> Iterator
         raise Unsayable(f"the module {value.__name__}, of which a function asks that is called and not traced")
     if isinstance(value, contextvars.ContextVar):
         raise Unsayable(f"the context variable {value.name}, which a function asks for that is called and not traced")
+    if isinstance(value, functools._lru_cache_wrapper) and not is_of_a_release(value):
+        # It was filled before now, when what it rests on may have been something else.
+        raise Unsayable(f"what {value.__name__} has remembered, which is called and not traced")
     if isinstance(value, types.FunctionType) and is_module_of_a_release(value.__module__ or ""):
         _require_computes(value)
         yield f"function:{value.__module__}.{value.__qualname__}"
@@ -179,7 +194,6 @@ def _require_computes(function: Any) -> None:
 
 # What is looked into, and says nothing else.
 _HOLDING = (
-    functools._lru_cache_wrapper,
     functools.cached_property,
     functools.partial,
     functools.partialmethod,
@@ -220,8 +234,6 @@ def _inner_of(value: Any) -> Iterator[Any]:
             yield from value
         case types.MethodType():
             yield from (value.__func__, value.__self__)
-        case functools._lru_cache_wrapper():
-            yield value.__wrapped__
         case types.BuiltinFunctionType() if not isinstance(value.__self__, (types.ModuleType, type)):
             yield value.__self__
         case types.MappingProxyType() | dict():

@@ -61,7 +61,7 @@ def called_members(kind: type) -> list[Any]:
                 members.setdefault(name, []).append(member)
     while True:
         found = [member for name in sorted(wanted & members.keys()) for member in members[name]]
-        read = names_read_by(all_reached([*makers, *found], set()))
+        read = names_read_by(all_reached([*makers, *found], {}))
         more = members.keys() if read is None else wanted | (read & members.keys())
         if more == wanted:
             return [*found, *_of_enumeration(kind, read)]

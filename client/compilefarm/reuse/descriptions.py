@@ -471,7 +471,7 @@ class Describer:
             Unsayable: it is, or holds, an object that is not compared by what it is equal to; or a function rests on
                 more than what it names.
         """
-        return shortened("\n".join(described_with_all_named(value, self.identity, self.constant, set())))
+        return shortened("\n".join(described_with_all_named(value, self.identity, self.constant, {})))
 
     @property
     def _of_calls(self) -> Describer:

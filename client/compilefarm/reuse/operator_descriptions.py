@@ -14,7 +14,7 @@ from typing import Any
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.operators import NAMESPACES_OF_TORCH, describe_operators
 from compilefarm.graph.registrations import kernels_run_by_traces, registered_functions
-from compilefarm.reuse.called_functions import described_with_all_named
+from compilefarm.reuse.called_functions import Reached, described_with_all_named
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet, schema_of
 from compilefarm.torch_internals.registrations import (
@@ -48,14 +48,14 @@ def describe_operator(operator: OpOverload | OpOverloadPacket, *, describe: _Des
     if name.partition("::")[0] in _OF_TORCH:
         return f"operator:{operator}"
     overloads = [getattr(packet, each) for each in packet.overloads()]
-    seen: set[int] = set()
+    known: Reached = {}
     functions = [
         *_functions_of(name),
         *(each for overload in overloads for each in kernels_for_python(overload).values()),
     ]
     parts = [str(schema_of(each)) for each in overloads]
     parts += [f"{key}={value}" for key, value in autocast_dtypes(name).items()]
-    parts += [text for each in functions for text in described_with_all_named(each, describe, constant, seen)]
+    parts += [text for each in functions for text in described_with_all_named(each, describe, constant, known)]
     parts += [_further_kernels(each) for each in overloads]
     return f"operator:{operator}:{parts}"
 
