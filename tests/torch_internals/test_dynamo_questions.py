@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import math
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from compilefarm.reuse.code_objects import codes_within
 from compilefarm.torch_internals.dynamo_questions import (
+    NAMES_OF_FRAMES,
     watching_addresses,
     watching_builtins,
     watching_constant_results,
@@ -203,3 +208,21 @@ def test_whole_numbers_have_one_order() -> None:
     with watching_orders(heard.append):
         torch.compile(lambda x: x.sum(dim=list(set(range(2)) | {1})), backend="eager")(torch.ones(2, 2))
     assert not heard
+
+
+# Torch 2.11 has other names for some: what asks by these is then taken to ask for an order.
+_SINCE_2_12 = {
+    "_new_set", "get_real_python_backed_value", "isdisjoint", "sq_length_impl", "tp_richcompare_impl",
+    "vt_identity_compare",
+}  # fmt: skip
+
+
+def test_functions_by_whose_names_it_is_told_what_asks_for_a_set_are_dynamos() -> None:
+    modules = [module for name, module in sys.modules.items() if name.startswith("torch._dynamo.")]
+    found = [value for module in modules for value in vars(module).values()]
+    found += [value for kind in found if isinstance(kind, type) for value in vars(kind).values()]
+    functions = (value.fget if isinstance(value, property) else inspect.unwrap(value) for value in found)
+    codes = (each.__code__ for each in functions if isinstance(each, types.FunctionType))
+    defined = {code.co_name for outer in codes for code in codes_within(outer)}
+    is_old = torch.torch_version.TorchVersion(torch.__version__) < "2.12"
+    assert NAMES_OF_FRAMES - defined == (_SINCE_2_12 if is_old else set())

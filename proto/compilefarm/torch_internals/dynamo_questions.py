@@ -31,6 +31,7 @@ from torch._dynamo.variables.user_defined import (  # torch/_dynamo/variables/us
 from compilefarm.torch_internals.dynamo_sources import Source
 
 __all__ = [
+    "NAMES_OF_FRAMES",
     "watching_addresses",
     "watching_builtins",
     "watching_constant_results",
@@ -62,6 +63,8 @@ _OF_PYTHON = frozenset({"set_items", "as_python_constant"})
 # Where Dynamo may ask no more than which object it is, or whether it traces a function that holds it
 # (torch/_dynamo/variables/base.py, torch/_dynamo/trace_rules.py).
 _WITHIN_FUNCTIONS = frozenset({"guarded_method", "get_function", "_get_function_impl", "get_real_python_backed_value"})
+# By these names it is told what asks for the members of a set: a release that has others is to be looked at.
+NAMES_OF_FRAMES = _WITHOUT_ORDER | _MAKING_SETS | _OF_PYTHON | _WITHIN_FUNCTIONS
 
 # Which arguments of a builtin say what it is asked about.
 _ASKED: Mapping[Any, slice] = {isinstance: slice(1, 2), issubclass: slice(1, 2), type: slice(1, 2), dir: slice(1)}
