@@ -38,8 +38,8 @@ _CONSTANT_BASES = (int, float, complex, str, bytes, tuple)
 _TRACED = frozenset({"__call__", "__init__", "__init_subclass__", "__new__"})
 # Of a metaclass: what is called when a class is made, and not again.
 _MAKING_CLASSES = frozenset({"__init__", "__new__", "__prepare__"})
-# How a member of an enumeration tells its value.
-_VALUE = frozenset({"value", "_value_"})
+# Where a member of an enumeration has its value, which it tells by the name in it.
+_VALUE = "_value_"
 
 
 def called_members(kind: type) -> list[Any]:
@@ -81,10 +81,9 @@ def _of_metaclasses(kind: type) -> Iterator[Any]:
 def _of_enumeration(kind: type, read: frozenset[str] | None) -> Iterator[Any]:
     """What functions read of the members of an enumeration, which no guard is on."""
     members: Iterable[enum.Enum] = kind.__members__.values() if issubclass(kind, enum.Enum) else ()
+    names = None if read is None else read | {_VALUE} if _VALUE.strip("_") in read else read
     for member in members:
-        if read is None or read & _VALUE:
-            yield member._value_
-        yield from (value for name, value in sorted(vars(member).items()) if read is None or name in read)
+        yield from (value for name, value in sorted(vars(member).items()) if names is None or name in names)
 
 
 def _called_in(base: type, kind: type) -> Iterable[str]:
