@@ -196,6 +196,18 @@ def test_dropout_in_a_checkpoint_of_an_uncompiled_graph_drops_the_same_twice(
     torch.testing.assert_close(x.grad, 2 * result.detach())
 
 
+def test_a_region_of_an_uncompiled_graph_has_gradients(uncompiled: Callable[[Any], Any]) -> None:
+    """With torch 2.11 its operator has none on tensors that are no fake ones."""
+
+    @torch.compiler.nested_compile_region
+    def region(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    x = torch.linspace(0, 1, 4, requires_grad=True)
+    uncompiled(lambda x: region(x) + region(x))(x).sum().backward()
+    torch.testing.assert_close(x.grad, 4 * x.detach().cos())
+
+
 def test_what_a_policy_saves_an_uncompiled_checkpoint_does_not_compute_again(
     uncompiled: Callable[[Any], Any],
 ) -> None:

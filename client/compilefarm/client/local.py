@@ -71,7 +71,7 @@ def keeping_recursion_limit() -> Iterator[None]:
 
 def eager_program(graph_module: Any) -> Program:
     """The graph as it is now, uncompiled. What is done to the graph later does not change it."""
-    graph_module = _checkpointing(graph_module)
+    graph_module = _with_eager_operators(graph_module)
     # A lazy GraphModule (torch/fx/_lazy_graph_module.py) makes its forward when it is asked for its code.
     _ = graph_module.code
     return _without_function_modes(graph_module.forward)
@@ -93,13 +93,11 @@ def _without_function_modes(program: Program) -> Program:
     return run
 
 
-def _checkpointing(graph_module: Any) -> Any:
-    """A copy of the graph whose checkpoints draw the same random numbers again; the graph itself if it has none.
-
-    Torch's operator for activation checkpointing is made to be compiled, and leaves the state of generators alone
-    (torch/_higher_order_ops/wrap.py: tag_activation_checkpoint_impl): run as it is, dropout within has wrong gradients.
+def _with_eager_operators(graph_module: Any) -> Any:
+    """A copy of the graph that calls none of the operators that torch has made to be compiled; the graph itself if it
+    calls none.
     """
-    if not any(_is_checkpoint(node) for node in _nodes_of(graph_module)):
+    if not any(_is_replaced(node) for node in _nodes_of(graph_module)):
         return graph_module
     import torch.fx
 
@@ -107,10 +105,10 @@ def _checkpointing(graph_module: Any) -> Any:
     graph.output(graph.graph_copy(graph_module.graph, {}))
     copied = torch.fx.GraphModule(graph_module, graph)
     for node in graph.nodes:
-        if _is_checkpoint(node):
-            node.target = _run_checkpointed
+        if _is_replaced(node):
+            node.target = _EAGER_OPERATORS[node.target.__name__]
         elif node.op == "get_attr" and isinstance(inner := getattr(copied, node.target, None), torch.fx.GraphModule):
-            setattr(copied, node.target, _checkpointing(inner))
+            setattr(copied, node.target, _with_eager_operators(inner))
     copied.meta.update(graph_module.meta)
     copied.recompile()
     return copied
@@ -124,13 +122,27 @@ def _run_checkpointed(graph_module: Any, *inputs: Any, **options: Any) -> Any:
     return checkpoint(graph_module, *inputs, **{**options, "use_reentrant": False})
 
 
+def _run_region(graph_module: Any, _: Any, *inputs: Any) -> Any:
+    return graph_module(*inputs)
+
+
+# By the names of the operators that they stand for.
+_EAGER_OPERATORS: Mapping[str, Program] = {
+    # torch/_higher_order_ops/invoke_subgraph.py: with torch 2.11 its backward asks for fake tensors.
+    "invoke_subgraph": _run_region,
+    # torch/_higher_order_ops/wrap.py: tag_activation_checkpoint_impl leaves the state of generators alone, so that
+    # dropout within would have wrong gradients.
+    "tag_activation_checkpoint": _run_checkpointed,
+}
+
+
 def _nodes_of(graph_module: Any) -> Iterator[Any]:
     for module in graph_module.modules():
         yield from getattr(getattr(module, "graph", None), "nodes", ())
 
 
-def _is_checkpoint(node: Any) -> bool:
-    return node.op == "call_function" and getattr(node.target, "__name__", "") == "tag_activation_checkpoint"
+def _is_replaced(node: Any) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") in _EAGER_OPERATORS
 
 
 def device_types_of(example_inputs: Sequence[Any]) -> set[str]:
