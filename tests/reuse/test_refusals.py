@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from compilefarm.core.dynamo_packages import AliasRecord, Field, SourceRecord, Variant
 from tests.reuse.processes import pod
@@ -18,6 +19,15 @@ X = torch.linspace(-1.0, 1.0, 6)
 
 def _doubled(x: torch.Tensor) -> torch.Tensor:
     return x.sin() * 2
+
+
+def _contexts() -> object:
+    return create_selective_checkpoint_contexts([torch.ops.aten.sin.default])
+
+
+def _computed_again(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = checkpoint(torch.sin, x, use_reentrant=False, context_fn=_contexts)
+    return result
 
 
 def _with_source(field: str, value: object) -> Callable[[Variant], Variant]:
@@ -79,6 +89,14 @@ def test_without_its_program_a_frame_is_traced(tmp_path: Path) -> None:
     for file in tmp_path.glob("*.graph"):
         file.unlink()
     assert "no program" in _traced(tmp_path)
+
+
+def test_nothing_is_published_of_a_policy_that_is_not_traced(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    with pod(tmp_path) as own:
+        torch.compile(_computed_again, backend=own.backend)(X)
+    ((_, reason),) = own.unpublished
+    assert "the policy of a checkpoint" in reason
 
 
 def _publish(folder: Path) -> None:

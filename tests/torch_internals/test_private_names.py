@@ -57,6 +57,7 @@ _TESTS = {
     "farm/test_triton_kernels.py": "has torch believe in a GPU, and the error that a compile ends with",
     "farm/workload.py": "what a start without tracing does not import",
     "forked_pods.py": "imports what compiles import",
+    "graph/test_checkpoint_policies.py": "counts what a checkpoint computes again",
     "fuzz/": "drives generators of Inductor by hand, for a GPU that is not there",
     "gpu/": "looks at what torch keeps and counts beside what a farm does",
     "graph/test_dead_nodes.py": "asks torch for a state as libraries do",

@@ -200,18 +200,16 @@ def test_a_note_that_cannot_be_sent(note: dict[str, object]) -> None:
 def test_a_policy_of_selective_activation_checkpointing() -> None:
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-    def contexts() -> object:
-        return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.MUST_SAVE)
+    def job_of(decision: CheckpointPolicy | None) -> Job:
+        def contexts() -> object:
+            return create_selective_checkpoint_contexts(lambda *_, **__: decision)
 
-    def program(x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = checkpoint(square, x, use_reentrant=False, context_fn=contexts)
-        return result
+        def program(x: torch.Tensor) -> torch.Tensor:
+            policy = {} if decision is None else {"context_fn": contexts}
+            result: torch.Tensor = checkpoint(square, x, use_reentrant=False, **policy)
+            return result
 
-    def plain(x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = checkpoint(square, x, use_reentrant=False)
-        return result
+        return capture(program, torch.rand(4, 4, requires_grad=True)).encode().job
 
-    x = torch.rand(4, 4, requires_grad=True)
-    assert capture(plain, x).encode().job.graph.subgraphs
-    with pytest.raises(Bypass, match="_checkpoint_context_fn"):
-        capture(program, x).encode()
+    decisions = [None, CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE, CheckpointPolicy.MUST_RECOMPUTE]
+    assert len({key_of(job_of(decision)) for decision in decisions}) == len(decisions)

@@ -31,6 +31,7 @@ from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import KEY, SourceTable
 from compilefarm.reuse.states import ORDER_OF_SETS, answers, require_plain, states, variables
 from compilefarm.reuse.trace_questions import Questions
+from compilefarm.torch_internals.checkpoint_contexts import CONTEXT_FN
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
 from compilefarm.torch_internals.dynamo_sources import TAKES_MEMBER, Scope, Source, global_of, modules_named_by
@@ -61,6 +62,8 @@ def capture(
         Unsayable: it rests on something that has no faithful description.
     """
     graphs = list(_graphs_of(traced))
+    if any(CONTEXT_FN in each.owning_module.meta for each in graphs if each.owning_module is not None):
+        raise Unsayable("the policy of a checkpoint (context_fn), which Dynamo does not trace")
     describer = Describer(orders=asked.orders, beginnings=takes_places(graphs))
     if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
         raise Unsayable(what)

@@ -8,6 +8,7 @@ from torch.fx import GraphModule, Node
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
+from compilefarm.torch_internals.checkpoint_contexts import CONTEXT_FN
 from compilefarm.v1.graph_pb2 import NamedValue, Value
 
 _CUSTOM = "custom"
@@ -34,10 +35,10 @@ _INERT = frozenset(
         "unbacked_bindings", "val",
     }
 )  # fmt: skip
-# Of whole graphs: names, of which none reaches the compiler. Everything else, such as the policy of selective
-# activation checkpointing ("_checkpoint_context_fn"), is a function or unknown.
+# Of whole graphs: names, of which none reaches the compiler, and the policy of a checkpoint, which is sent beside the
+# node that gives its graph. Everything else is a function or unknown.
 _INERT_OF_MODULES = frozenset(
-    {"backend_id", "dynamo_compile_id", "dynamo_flat_name_to_original_fqn", "module_call_specs"}
+    {CONTEXT_FN, "backend_id", "dynamo_compile_id", "dynamo_flat_name_to_original_fqn", "module_call_specs"}
 )
 
 

@@ -29,6 +29,7 @@ from compilefarm.graph.bounds import (
     find_unknown_view,
     is_too_long,
 )
+from compilefarm.graph.checkpoint_policies import POLICIES, decode_policies
 from compilefarm.graph.collectives import GroupName, as_plain_text, decode_groups
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
@@ -253,7 +254,7 @@ class _GraphReader:
         for number, node in enumerate(graph.nodes):
             try:
                 nodes.append(self._read_node(node, graph, rebuilt, values, number=number, depth=depth))
-                nodes[-1].meta.update(decode_annotations(node.annotations))
+                self._annotate(nodes[-1], node, root)
             except InvalidRequest as error:
                 where = f"node {number}" if depth == 0 else f"node {number} of a subgraph"
                 raise InvalidRequest(f"{where}: {error}") from None
@@ -261,6 +262,13 @@ class _GraphReader:
         module = _graph_module(root, rebuilt)
         self.runs[module] = self._count_runs(module)
         return module
+
+    def _annotate(self, rebuilt: Node, node: graph_pb2.Node, root: torch.nn.Module) -> None:
+        annotations = list(node.annotations)
+        if node.WhichOneof("operation") == "get_subgraph":
+            getattr(root, str(rebuilt.target)).meta.update(decode_policies(annotations))
+            annotations = [each for each in annotations if each.name != POLICIES]
+        rebuilt.meta.update(decode_annotations(annotations))
 
     def _count_runs(self, module: GraphModule) -> int:
         """How many nodes run when a graph does: one that calls another some times, which calls a third as often, has

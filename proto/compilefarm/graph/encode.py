@@ -16,6 +16,7 @@ from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.annotations import check_module_annotations, encode_annotations
 from compilefarm.graph.bounds import calls_views, find_misplaced_view
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.checkpoint_policies import encode_policies
 from compilefarm.graph.collectives import ProcessGroups
 from compilefarm.graph.computed_floats import with_computed_floats
 from compilefarm.graph.computed_offsets import with_safe_offsets
@@ -320,6 +321,7 @@ class _GraphWriter:
                 self.subgraphs[target] = len(self.encoded.subgraphs)
                 self._write_subgraph(held, what=target)
             into.get_subgraph.subgraph = self.subgraphs[target]
+            into.annotations.extend(encode_policies(held, owner=self.graph_module))
         elif isinstance(held, torch.Tensor):
             if target not in self.constants:
                 self.constants[target] = len(self.encoded.constants)
