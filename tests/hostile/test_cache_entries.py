@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO
 
@@ -15,8 +17,9 @@ from compilefarm.core.digests import digest_of
 from compilefarm.service import cache_service
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import Calls, Refused, calling, serving
-from compilefarm.store import entry_collector, entry_records
+from compilefarm.store import entries, entry_collector, entry_records
 from compilefarm.store.backend import StoredObject
+from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.entry_records import SMALLEST_ENTRY_BYTES
 from compilefarm.store.files import digest_of_file
@@ -124,6 +127,22 @@ async def test_others_are_answered_while_it_is_chosen_which_entries_go(
         answered.set()
         await writing
     assert in_time == [True]
+
+
+async def test_a_listing_holds_no_more_than_it_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of 100,000 entries one took 0.1 s in which nobody else was answered, and each caller may have several at a time.
+    async def objects(_backend: object, folder: str) -> AsyncIterator[StoredObject]:
+        for number in range(20_000):
+            yield StoredObject(path=f"{folder}/{number:064}/ns", size_bytes=1, modified_seconds=number, tag="")
+
+    caches = await caches_in(tmp_path)
+    monkeypatch.setattr(entries, "_MOST_LISTED", 10)
+    monkeypatch.setattr(CountingBackend, "objects", objects)
+    tracemalloc.start()
+    assert await caches.list_descriptions(CACHE, key_prefix="", namespaces=["ns"]) == []
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 500_000
 
 
 async def test_a_description_holds_no_more_than_it_says(tmp_path: Path) -> None:

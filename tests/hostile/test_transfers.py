@@ -18,6 +18,7 @@ from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
 from compilefarm.service.testing.servers import FREE_PORT
+from compilefarm.store.counting import SMALLEST_OBJECT_BYTES
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import open_caches, open_store
 from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
@@ -234,6 +235,15 @@ async def test_a_tenant_sends_no_more_than_its_quota_within_the_hour() -> None:
         assert refused.value.reason == "store_full"
         clock.advance(LEASE_SECONDS + 400)
         await calls.write(os.urandom(MIB))
+
+
+async def test_small_tensors_count_for_the_quota_as_in_the_store() -> None:
+    config = replace(FREE_PORT, max_tenant_upload_bytes=2 * SMALLEST_OBJECT_BYTES)
+    async with serving(config=config) as gateway, calling(gateway.address) as calls:
+        for number in range(2):
+            await calls.write(b"%d" % number)
+        with pytest.raises(Refused, match="--tenant-upload-limit"):
+            await calls.write(b"one more")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from compilefarm.service.callers import Caller
 from compilefarm.service.counters import Counters
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.quotas import Quotas
+from compilefarm.store.counting import SMALLEST_OBJECT_BYTES
 from compilefarm.store.files import StagedBlob
 
 MAX_CHUNK_BYTES = 1024 * 1024
@@ -97,8 +98,9 @@ class Uploads:
         if of.size_bytes + size_bytes > self._max_blob_bytes:
             raise InvalidRequest(f"blob {of.digest} is larger than the {self._max_blob_bytes} bytes that are allowed")
         add(size_bytes)
-        of.size_bytes += size_bytes
-        self._quotas.take(size_bytes, tenant=of.caller.tenant)
+        before_bytes, of.size_bytes = of.size_bytes, of.size_bytes + size_bytes
+        counted_bytes = _as_counted(of.size_bytes) - _as_counted(before_bytes)
+        self._quotas.take(counted_bytes, tenant=of.caller.tenant)
         self._counters.bytes_received += size_bytes
         await self._store.reserve(self._coming())
 
@@ -147,3 +149,8 @@ class Upload:
         self._is_last = len(chunk) < MIN_CHUNK_BYTES
         await self._uploads.admit(len(chunk), of=self, add=self._add)
         await self.blob.write(chunk)
+
+
+def _as_counted(size_bytes: int) -> int:
+    """What an upload of so many bytes counts in the store."""
+    return max(size_bytes, SMALLEST_OBJECT_BYTES) if size_bytes else 0

@@ -149,7 +149,8 @@ class ServeConfig:
     store_size_limit: int | None = field(
         default=None,
         metadata=flag(
-            "evict the least recently used artifacts when the store is larger, for example 50GB",
+            "evict the least recently used artifacts when the store is larger, for example 50GB; "
+            "an object counts 4 KiB at least",
             group=_STORE,
             metavar="SIZE",
             read=size,

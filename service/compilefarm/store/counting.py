@@ -9,6 +9,10 @@ from pathlib import Path
 
 from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 
+# What an object of a store of artifacts counts at least: a block of a disk. Whoever sends small tensors would fill disk
+# and memory otherwise, however small the limit is.
+SMALLEST_OBJECT_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:

@@ -188,9 +188,7 @@ class EntryStore:
             StoreUnavailable: the store cannot be read.
         """
         folder = f"{ENTRIES}/{word_of_cache(cache)}"
-        stored = [each async for each in self._backend.objects(folder) if is_in_namespaces(each.path, namespaces)]
-        latest = heapq.nlargest(_MOST_LISTED, stored, key=lambda each: each.modified_seconds)
-        entries = [await self._find_description(each.path) for each in latest]
+        entries = [await self._find_description(path) for path in await self._latest(folder, namespaces=namespaces)]
         found = [entry for entry in entries if entry is not None and entry.key.startswith(key_prefix)]
         return sorted(found, key=lambda entry: entry.written_seconds)
 
@@ -266,6 +264,17 @@ class EntryStore:
         return EntryUsage(
             entries=count.objects, size_bytes=count.size_bytes, evicted=self._evicted, damaged=self._damaged
         )
+
+    async def _latest(self, folder: str, *, namespaces: Sequence[str]) -> list[str]:
+        """The paths of those entries in a folder that were written last, the oldest first."""
+        latest: list[tuple[float, str]] = []
+        # One by one as they come: there may be hundreds of thousands, for each of many callers at a time.
+        async for stored in self._backend.objects(folder):
+            if is_in_namespaces(stored.path, namespaces):
+                heapq.heappush(latest, (stored.modified_seconds, stored.path))
+                if len(latest) > _MOST_LISTED:
+                    heapq.heappop(latest)
+        return [path for _, path in sorted(latest)]
 
     async def _use_one_of(self, paths: Iterable[str]) -> bool:
         for path in paths:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from compilefarm.store.backend import StoredObject
@@ -66,13 +66,12 @@ class EntryCollector:
         told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
         # In a thread, since there may be hundreds of thousands.
         going = await asyncio.to_thread(self._choose, entries, told=told, limit_bytes=limit_bytes, coming=coming)
-        freed_bytes = sum(stored.size_bytes for stored in going)
         if not dry_run:
             for stored in going:
                 await self._backend.delete(stored.path)
-            await self._remove_notes(told, remaining=entries.keys() - {stored.path for stored in going})
-        size_bytes = sum(stored.size_bytes for stored in entries.values()) - freed_bytes
-        return CollectedEntries(entries=len(going), freed_bytes=freed_bytes, size_bytes=size_bytes)
+            if told:
+                await self._remove_notes(told, kept=await asyncio.to_thread(_notes_of_rest, entries, going))
+        return await asyncio.to_thread(_sum_up, entries.values(), going)
 
     def _choose(
         self,
@@ -91,11 +90,22 @@ class EntryCollector:
         told_seconds = told.get(use_path(stored.path), 0.0)
         return max(stored.modified_seconds, told_seconds, self._uses.used_seconds(stored.path))
 
-    async def _remove_notes(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
-        kept = await asyncio.to_thread(lambda: set(map(use_path, remaining)))
+    async def _remove_notes(self, told: Mapping[str, float], *, kept: Set[str]) -> None:
         for path, seconds in told.items():
             if path not in kept and self._uses.now() - seconds >= LEASE_SECONDS:
                 await self._backend.delete(path)
+
+
+def _notes_of_rest(entries: Iterable[str], going: Iterable[StoredObject]) -> Set[str]:
+    """Where notes of use lie of entries that stay."""
+    gone = {stored.path for stored in going}
+    return {use_path(path) for path in entries if path not in gone}
+
+
+def _sum_up(entries: Iterable[StoredObject], going: Sequence[StoredObject]) -> CollectedEntries:
+    freed_bytes = sum(stored.size_bytes for stored in going)
+    size_bytes = sum(stored.size_bytes for stored in entries) - freed_bytes
+    return CollectedEntries(entries=len(going), freed_bytes=freed_bytes, size_bytes=size_bytes)
 
 
 def _least_recent(by_use: list[StoredObject], *, limit_bytes: float, coming: Mapping[str, int]) -> list[StoredObject]:

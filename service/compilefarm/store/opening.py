@@ -14,7 +14,7 @@ from compilefarm.store.backend import Backend
 from compilefarm.store.cached import CachedStore
 from compilefarm.store.collector import Collected, Collector
 from compilefarm.store.content_addressed import ContentAddressedStore
-from compilefarm.store.counting import CountingBackend
+from compilefarm.store.counting import SMALLEST_OBJECT_BYTES, CountingBackend
 from compilefarm.store.damage import Damage
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
@@ -186,7 +186,8 @@ async def collect_garbage(
 
 
 async def _counting(backend: Backend) -> CountingBackend:
-    counting = CountingBackend(backend, areas=(BLOBS, MANIFESTS, CHECKS, SET_ASIDE, FORMER_SET_ASIDE))
+    areas = (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, FORMER_SET_ASIDE)
+    counting = CountingBackend(backend, areas=areas, smallest_bytes=SMALLEST_OBJECT_BYTES)
     await counting.count()
     return counting
 
