@@ -219,7 +219,18 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
 def _tracked_as(given: Any, twin: Any) -> Any:
     if not isinstance(given, torch.Tensor) or not given.requires_grad:
         return twin
-    twin.requires_grad_()
-    # Only what is no leaf may be written to while it is tracked. A clone may leave out gaps between rows.
-    room = torch.empty_strided(twin.shape, twin.stride(), dtype=twin.dtype, device=twin.device)
-    return twin if given.is_leaf else room.copy_(twin)
+    # Only what is no leaf may be written to while it is tracked.
+    return twin.requires_grad_() if given.is_leaf else _Tracked.apply(torch.zeros((), requires_grad=True), twin)
+
+
+class _Tracked(torch.autograd.Function):
+    """Hands a tensor through as a result that is tracked, in the same memory."""
+
+    @staticmethod
+    def forward(_: Any, __: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        # What is no view for autograd: a view of what is not tracked may not be written to.
+        return tensor.data
+
+    @staticmethod
+    def backward(_: Any, *__: torch.Tensor) -> tuple[None, None]:
+        return None, None

@@ -56,6 +56,20 @@ def test_a_wrong_result_and_a_lost_change_of_an_input_are_seen(
     assert not row.crashes
 
 
+@pytest.mark.parametrize(
+    ("function", "view"),
+    [(lambda x: x * 2, lambda x: x[:1].expand(4, 8)), (lambda x: x.mul_(2) + 1, lambda x: x[:, ::2])],
+    ids=["expanded", "written to"],
+)
+def test_inputs_that_are_no_leaves_lie_as_they_did(function: Any, view: Any) -> None:
+    weight = torch.ones(4, 8, requires_grad=True)
+    backend = codec.CodecBackend()
+    given = view(weight * 2)
+    torch.compile(function, backend=backend)(given).sum().backward()
+    assert [(report.outcome, report.unfaithful) for report in backend.reports] == [("sent", [])]
+    assert weight.grad is not None
+
+
 def test_what_the_decoder_refuses_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> DecodedJob:
         raise InvalidRequest("no")
