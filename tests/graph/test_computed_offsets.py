@@ -31,6 +31,8 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "padding from the end": lambda i, w, n: F.embedding_bag(i, w, begin(n), mode="sum", padding_idx=-13),
     "weighed": lambda i, w, n: F.embedding_bag(i, w, begin(n), mode="sum", per_sample_weights=w[:12, 0]),
     "last offset": lambda i, w, n: F.embedding_bag(i, w, ends(n), include_last_offset=True),
+    "largest": lambda i, w, n: F.embedding_bag(i, w, begin(n), mode="max"),
+    "largest without padding": lambda i, w, n: F.embedding_bag(i, w, begin(n), mode="max", padding_idx=7),
     "counted": lambda i, w, n: F.embedding_bag(i, w, torch.arange(4, device=n.device) * 3),
     "repeated": lambda i, w, n: w[:4].repeat_interleave(n * 1, 0, output_size=12) + i.unsqueeze(1),
     "repeated by a function": lambda i, w, n: torch.repeat_interleave(w[0], n + 0, output_size=i.shape[0]),
@@ -70,10 +72,33 @@ def test_numbers_that_torch_would_believe_end_the_program(name: str, lengths: li
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize(("mode", "dtype"), [("max", torch.float32), ("sum", torch.bfloat16)])
-def test_bags_that_indices_would_make_otherwise_stay_here(mode: str, dtype: torch.dtype) -> None:
-    """Gradients of the largest are those of one index alone, and sums of narrow numbers are rounded elsewhere."""
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_narrow_numbers_are_as_near_as_those_of_the_kernel(mode: str, dtype: torch.dtype) -> None:
+    graphs: list[Any] = []
+
+    def keep(graph_module: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(with_safe_offsets(graph_module))
+        return graphs[-1].forward
+
+    function = torch.compile(lambda i, w, n: F.embedding_bag(i, w, begin(n), mode=mode), backend=keep)
+    results = []
+    for run, kind in ((function, dtype), (function.__wrapped__, dtype), (function.__wrapped__, torch.float64)):
+        weight = torch.linspace(-2, 3, 80).reshape(20, 4).to(dtype).to(kind).requires_grad_()
+        result = run(INDICES, weight, LENGTHS)
+        result.square().sum().backward()
+        results.append(torch.cat([result.detach(), weight.grad]))
+    ours, kernels, exact = results
+    assert ours.dtype is dtype
+    assert all(node.target is not F.embedding_bag for node in graphs[0].graph.nodes)
+    assert (ours - exact).abs().max() <= (kernels - exact).abs().max() * 1.01
+
+
+def test_gradients_of_the_largest_are_those_of_one_row() -> None:
+    """Of rows that are equal, the first."""
+    weight = torch.ones(20, 4, requires_grad=True)
     backend = CodecBackend()
-    compiled = torch.compile(lambda i, w, n: F.embedding_bag(i, w, begin(n), mode=mode), backend=backend)
-    compiled(INDICES, torch.ones(20, 4, dtype=dtype), LENGTHS)
-    assert [report.reason for report in backend.reports] == ["computed_offsets"]
+    torch.compile(FUNCTIONS["largest"], backend=backend)(INDICES, weight, LENGTHS).sum().backward()
+    assert [report.outcome for report in backend.reports] == ["sent"]
+    assert weight.grad is not None
+    assert weight.grad[:, 0].nonzero().flatten().tolist() == sorted(INDICES[[0, 3, 8]].tolist())

@@ -7,6 +7,7 @@ farm reads or writes. What torch refuses, a program refuses as well: it asserts 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
@@ -55,30 +56,71 @@ def _writer_of(node: Node) -> Callable[[_Given], Proxy] | None:
 def _bags_of(told: Mapping[str, Any]) -> Callable[[_Given], Proxy] | None:
     indices, weight, offsets, weights = (told[name] for name in ("input", "weight", "offsets", "per_sample_weights"))
     has_more = told["max_norm"] is not None or told["scale_grad_by_freq"] or told["sparse"]
-    if has_more or told["mode"] not in ("sum", "mean") or not all(map(_is_tensor, (indices, weight, offsets))):
+    if has_more or not all(map(_is_tensor, (indices, weight, offsets))):
         return None
-    # In narrow dtypes kernels round elsewhere.
-    if _value(weight).dtype not in (torch.float32, torch.float64):
+    reduce = _REDUCTIONS.get(told["mode"])
+    dtype = _value(weight).dtype
+    if reduce is None or not dtype.is_floating_point:
         return None
     padding = told["padding_idx"]
 
     def write(given: _Given) -> Proxy:
         bags = _bags(given[offsets], given[indices], like=_value(offsets))
-        found = F.embedding(given[indices], given[weight], padding)
+        found = _widened(F.embedding(given[indices], given[weight], padding), dtype)
         if weights is not None:
-            found = found * given[weights].unsqueeze(1)
+            found = found * _widened(given[weights], dtype).unsqueeze(1)
         is_padding = None if padding is None else given[indices].eq(_from_begin(padding, given[weight]))
-        if is_padding is not None:
-            # Whatever stands there, and be it no number.
-            found = found.masked_fill(is_padding.unsqueeze(1), 0.0)
-        number = given[offsets].size(0)
-        sums = found.new_zeros((number, given[weight].size(1))).index_add(0, bags, found)
-        if told["mode"] == "mean":
-            counted = torch.ones_like(given[indices]) if is_padding is None else is_padding.logical_not().long()
-            sums = sums / counted.new_zeros((number,)).index_add(0, bags, counted).clamp(min=1).unsqueeze(1)
-        return sums[:-1] if told["include_last_offset"] else sums
+        result = reduce(found, is_padding, bags, given[offsets].size(0))
+        if told["include_last_offset"]:
+            result = result[:-1]
+        return result.to(dtype) if _is_narrow(dtype) else result
 
     return write
+
+
+def _widened(tensor: Proxy, dtype: torch.dtype) -> Proxy:
+    """As kernels add numbers of narrow types."""
+    return tensor.float() if _is_narrow(dtype) else tensor
+
+
+def _is_narrow(dtype: torch.dtype) -> bool:
+    return dtype.itemsize < 4
+
+
+def _sums(found: Proxy, is_padding: Proxy | None, bags: Proxy, number: Any) -> Proxy:
+    if is_padding is not None:
+        # Whatever stands there, and be it no number.
+        found = found.masked_fill(is_padding.unsqueeze(1), 0.0)
+    return found.new_zeros((number, found.size(1))).index_add(0, bags, found)
+
+
+def _means(found: Proxy, is_padding: Proxy | None, bags: Proxy, number: Any) -> Proxy:
+    sums = _sums(found, is_padding, bags, number)
+    counted = torch.ones_like(bags) if is_padding is None else is_padding.logical_not().long()
+    return sums / counted.new_zeros((number,)).index_add(0, bags, counted).clamp(min=1).unsqueeze(1)
+
+
+def _largest(found: Proxy, is_padding: Proxy | None, bags: Proxy, number: Any) -> Proxy:
+    """The largest of each bag, and 0 of one without rows. Gradients are of the first that is as large, as kernels have
+    it.
+    """
+    width, behind = found.size(1), bags.size(0)
+    places = bags.unsqueeze(1).expand(-1, width)
+    values = found.detach()
+    if is_padding is not None:
+        values = values.masked_fill(is_padding.unsqueeze(1), -math.inf)
+    largest = values.new_full((number, width), -math.inf).scatter_reduce(0, places, values, "amax")
+    # What is no number is larger than all.
+    is_smaller = values.eq(largest.index_select(0, bags)).logical_or(values.isnan()).logical_not()
+    if is_padding is not None:
+        is_smaller = is_smaller.logical_or(is_padding.unsqueeze(1))
+    rows = (torch.ones_like(bags).cumsum(0) - 1).unsqueeze(1).expand(-1, width).masked_fill(is_smaller, behind)
+    first = rows.new_full((number, width), behind).scatter_reduce(0, places, rows, "amin")
+    # The row behind all others is for bags without any.
+    return torch.cat([found, found.new_zeros((1, width))]).gather(0, first)
+
+
+_REDUCTIONS = {"sum": _sums, "mean": _means, "max": _largest}
 
 
 def _bags(offsets: Proxy, indices: Proxy, *, like: torch.Tensor) -> Proxy:
