@@ -115,7 +115,8 @@ class _Capture:
             GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard, asked))
             for guard, place, fields in guarded
         )
-        dependencies += places_of(self._codes(generated), self._describer)
+        inlined = [each for each in self._traced.inlined if each not in generated]
+        dependencies += places_of(self._frame.code, inlined, self._describer)
         imported = modules_named_by(self._table.sources, self._frame.global_variables)
         named = {**self._traced.modules, **dict(imported)}
         modules = [GlobalRecord(name=name, kind=GlobalKind.MODULE, module=module) for name, module in named.items()]
@@ -196,9 +197,6 @@ class _Capture:
         yield from references_of([self._frame.code, *self._traced.inlined], asked.attributes(), self._describer)
         yield from targets_of(self._graphs, self._describer)
         yield from (each.record(self._describer) for each in asked.results)
-
-    def _codes(self, generated: set[types.CodeType]) -> list[types.CodeType]:
-        return [code for code in (self._frame.code, *self._traced.inlined) if code not in generated]
 
     def _types(self, places: Iterable[int], guarded: Collection[int]) -> Iterator[TypeRecord]:
         sources, records, places = self._table.sources, self._table.records, list(places)

@@ -58,6 +58,20 @@ def renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
     return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names))
 
 
+def moved(code: CodeType, *, source: str, to: str) -> CodeType:
+    """Returns a code object, and those within it, of another file where they were of one.
+
+    Args:
+        code: of a process in which the file has another place.
+        source: that file.
+        to: its place in this process.
+    """
+    if source == to:
+        return code
+    inner = (moved(each, source=source, to=to) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_consts=tuple(inner), co_filename=to if code.co_filename == source else code.co_filename)
+
+
 def constant_of(value: Any) -> Constant:
     """Returns a value as a constant.
 

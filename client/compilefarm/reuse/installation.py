@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from compilefarm.core.dynamo_packages import GlobalKind, GlobalRecord, Variant
-from compilefarm.reuse.code_objects import code_of, renamed
+from compilefarm.reuse.code_objects import code_of, moved, renamed
 from compilefarm.reuse.names_in_code import globals_loaded_by
 from compilefarm.reuse.refusals import Differs
 from compilefarm.reuse.verification import verify_guards, verify_process
@@ -63,11 +63,13 @@ def _prepared(
     """The code, the guards, and what was put among the globals for them."""
     describer = verify_process(variant, frame)
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
-    code = renamed(code_of(variant.code), names)
+    # By its file it is found whose globals are those of the rest of a function.
+    files = {"source": variant.code.filename, "to": frame.code.co_filename}
+    code = moved(renamed(code_of(variant.code), names), **files)
     generated.update(rests_within(code))
     _require_same_signature(code, frame.code)
     _require_names(code, {*frame.global_variables, *frame.builtins, *names.values()})
-    values = {each.name: _value_of(each, frame, generated) for each in variant.globals if not _is_program(each)}
+    values = {each.name: _value_of(each, frame, generated, files) for each in variant.globals if not _is_program(each)}
     scope = {**frame.global_variables, **{names[name]: value for name, value in values.items()}}
     traced = verify_guards(variant, frame, names=names, scope=scope, describer=describer)
     installed = _Installed(frame.global_variables)
@@ -127,13 +129,13 @@ def _free_name(record: GlobalRecord, scope: Mapping[str, Any]) -> str:
     return next(name for number in itertools.count(1) if (name := f"{record.name}_again{number}") not in scope)
 
 
-def _value_of(record: GlobalRecord, frame: Frame, generated: set[CodeType]) -> Any:
+def _value_of(record: GlobalRecord, frame: Frame, generated: set[CodeType], files: Mapping[str, str]) -> Any:
     if record.kind is GlobalKind.BUILTINS:
         return frame.builtins
     if record.kind is GlobalKind.MODULE:
         return _module_of(record, frame.global_variables)
     assert record.code is not None
-    code = code_of(record.code)
+    code = moved(code_of(record.code), **files)
     generated.add(code)
     return installed_rest(record.name, code, frame.global_variables)
 

@@ -127,24 +127,43 @@ def _all_of(module: str, describer: Describer) -> Iterator[DependencyRecord]:
     yield from (_reference(module, name, describer) for name in sorted(vars(sys.modules[module])))
 
 
-def places_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator[DependencyRecord]:
-    """Describes where inlined code stands that no description has told so far.
+def places_of(
+    code: types.CodeType, inlined: Iterable[types.CodeType], describer: Describer
+) -> Iterator[DependencyRecord]:
+    """Describes where traced code stands that no description has told so far.
+
+    Args:
+        code: of the frame, by which packages are looked for.
+        inlined: code of functions that were traced with it.
+        describer: of this moment.
 
     Raises:
         Unsayable: there is code without a source, which is in no class and no function that was described.
     """
-    for code in dict.fromkeys(codes):
-        name = describer.modules.name_of(code)
-        module = sys.modules.get(name)
-        if _code_at(name, code.co_qualname) is code:
-            yield _record(DependencyKind.FUNCTION, name, code.co_qualname, digest_of_code(code))
-        elif describer.has_described(code) or is_frozen(code):
-            # The interpreter brings frozen code along, and its version is compared.
-            continue
-        elif module is None:
-            raise Unsayable(f"{code.co_qualname} of {code.co_filename}, which is in no module")
-        else:
-            yield _record(DependencyKind.FILE, name, "", _digest_of_file(module))
+    told = {id(each) for each in codes_within(code)}
+    apart = list[types.CodeType]()
+    for each in dict.fromkeys((code, *inlined)):
+        # Functions within a function, and expressions that are made as such, come with its code.
+        outermost = each.co_qualname.partition(".<locals>")[0]
+        name = describer.modules.name_of(each)
+        found = _code_at(name, outermost)
+        if found is not None and any(inner is each for inner in codes_within(found)):
+            told |= {id(inner) for inner in codes_within(found)}
+            yield _record(DependencyKind.FUNCTION, name, outermost, digest_of_code(found))
+        elif id(each) not in told:
+            apart.append(each)
+    for each in apart:
+        # The interpreter brings frozen code along, and its version is compared.
+        if not (id(each) in told or describer.has_described(each) or is_frozen(each)):
+            yield _file_of(each, describer)
+
+
+def _file_of(code: types.CodeType, describer: Describer) -> DependencyRecord:
+    name = describer.modules.name_of(code)
+    module = sys.modules.get(name)
+    if module is None:
+        raise Unsayable(f"{code.co_qualname} of {code.co_filename}, which is in no module")
+    return _record(DependencyKind.FILE, name, "", _digest_of_file(module))
 
 
 def describe_dependency(kind: DependencyKind, module_name: str, name: str, describer: Describer) -> str:
