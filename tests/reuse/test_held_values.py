@@ -18,6 +18,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.distributions.constraints import interval
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_flatten
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_flatten
 from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.states import states
+from compilefarm.torch_internals.dynamo_frames import NOT_TRACED_FORM
 
 _HELD: dict[str, Callable[[int], Any]] = {
     "a large table": lambda number: dict.fromkeys(range(2000)) | {"number": number},
@@ -246,3 +248,24 @@ class _Remembers(int):
 def test_what_a_function_remembers_of_before_is_refused() -> None:
     with pytest.raises(Unsayable, match="_remembered"):
         Describer().identity(_Remembers)
+
+
+class _Flags(enum.Flag):
+    ONE = 1
+    TWO = 2
+    FOUR = 4
+
+
+def test_flags_that_were_combined_change_nothing() -> None:
+    before = Describer().identity(_Flags)
+    assert (_Flags.ONE | _Flags.TWO) & ~_Flags.ONE is _Flags.TWO
+    assert Describer().identity(_Flags) == before
+
+
+def test_a_function_of_torch_that_was_called_is_told_as_one_that_was_not() -> None:
+    function = torch.utils.checkpoint.checkpoint
+    inspect.unwrap(function).__dict__.pop(NOT_TRACED_FORM, None)
+    before = Describer().identity(function)
+    function(torch.sin, torch.ones(2), use_reentrant=False)
+    assert NOT_TRACED_FORM in inspect.unwrap(function).__dict__
+    assert Describer().identity(function) == before

@@ -38,6 +38,8 @@ _CONSTANT_BASES = (int, float, complex, str, bytes, tuple)
 _TRACED = frozenset({"__call__", "__init__", "__init_subclass__", "__new__"})
 # Of a metaclass: what is called when a class is made, and not again.
 _MAKING_CLASSES = frozenset({"__init__", "__new__", "__prepare__"})
+# Of a member of an enumeration: its class, and another member, once somebody has asked for it.
+_OF_ENUMERATIONS = frozenset({"__objclass__", "_inverted_"})
 # Where a member of an enumeration has its value, which it tells by the name in it.
 _VALUE = "_value_"
 
@@ -83,7 +85,8 @@ def _of_enumeration(kind: type, read: frozenset[str] | None) -> Iterator[Any]:
     members: Iterable[enum.Enum] = kind.__members__.values() if issubclass(kind, enum.Enum) else ()
     names = None if read is None else read | {_VALUE} if _VALUE.strip("_") in read else read
     for member in members:
-        yield from (value for name, value in sorted(vars(member).items()) if names is None or name in names)
+        own = sorted((name, value) for name, value in vars(member).items() if name not in _OF_ENUMERATIONS)
+        yield from (value for name, value in own if names is None or name in names)
 
 
 def _called_in(base: type, kind: type) -> Iterable[str]:

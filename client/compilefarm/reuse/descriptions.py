@@ -45,7 +45,7 @@ from compilefarm.reuse.names_in_code import (
 from compilefarm.reuse.numpy_descriptions import describe_of_numpy
 from compilefarm.reuse.operator_descriptions import describe_operator
 from compilefarm.reuse.refusals import Unsayable
-from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
+from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED, NOT_TRACED_FORM
 from compilefarm.torch_internals.modules import hooks_in
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 from compilefarm.torch_internals.pytrees import OrderedSet, TreeSpec
@@ -74,7 +74,9 @@ _OF_MODULES = frozenset(
 )
 
 # Of a member of an enumeration: what Python keeps there.
-_OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+_OF_MEMBERS = frozenset({"_inverted_", "_value_", "_name_", "__objclass__", "_sort_order_"})
+# Where an enumeration finds its members by their values.
+_BY_VALUE = "_value2member_map_"
 
 # Classes whose own descriptions tell of which abstract classes they are. torch imports networkx where it partitions
 # graphs, which processes that reuse never do, and networkx registers one of its classes.
@@ -492,7 +494,10 @@ class Describer:
     def _members_of(self, kind: type) -> str:
         if not kind.__flags__ & _HEAP_TYPE:  # what C defines cannot be patched
             return name_of(kind)
-        members = sorted((name, value) for name, value in vars(kind).items() if name not in BOOKKEEPING)
+        named = dict(vars(kind))
+        if issubclass(kind, enum.Flag):
+            named[_BY_VALUE] = {key: each for key, each in named[_BY_VALUE].items() if not _is_combined(key, each)}
+        members = sorted((name, value) for name, value in named.items() if name not in BOOKKEEPING)
         text = "\n".join([*(f"{name}={self._member(value)}" for name, value in members), *self._said_of_itself(kind)])
         return f"{name_of(kind)}:{shortened(text)}"
 
@@ -534,7 +539,11 @@ class Describer:
         if cells := function.__closure__:
             parts += [self._cell(cell) for cell in cells]
         if own := function.__dict__:
-            parts += [f"{name}={self._member(own[name])}" for name in sorted(own.keys() - {ADDRESS_OF_WRAPPED})]
+            passed_over = {
+                ADDRESS_OF_WRAPPED,
+                *((NOT_TRACED_FORM,) if is_of_a_release(own.get(NOT_TRACED_FORM)) else ()),
+            }
+            parts += [f"{name}={self._member(own[name])}" for name in sorted(own.keys() - passed_over)]
         if not self.modules.has_own_globals(function.__code__, function.__globals__):
             # What it names is in no module that its code leads to.
             chains = sorted(set(chains_of(function.__code__)))
@@ -628,6 +637,12 @@ def is_at_its_place(value: Any) -> bool:
     if isinstance(value, type) and _is_compiled(value.__module__, sys.modules.get(value.__module__)):
         return True
     return value_at(value.__module__, value.__qualname__) is value
+
+
+def _is_combined(key: object, member: enum.Flag) -> bool:
+    """Whether a member of an enumeration of flags was made of others when somebody asked for it, and holds nothing."""
+    own = vars(member)
+    return own.keys() <= {"_inverted_", "_name_", "_value_"} and type(key) is int and own.get("_value_") == key
 
 
 def _is_compiled(name: str, module: Any) -> bool:

@@ -22,6 +22,7 @@ from torch._guards import TracingContext  # torch/_guards.py
 
 __all__ = [
     "ADDRESS_OF_WRAPPED",
+    "NOT_TRACED_FORM",
     "Frame",
     "Trace",
     "backend_of",
@@ -39,6 +40,8 @@ Trace = Callable[[], Any]
 
 # Where a wrapped function keeps an object's address (torch/_dynamo/eval_frame.py).
 ADDRESS_OF_WRAPPED = "_torchdynamo_wrapper_id"
+# And where a function of torch that is not traced keeps its form since it was first called (torch/_compile.py).
+NOT_TRACED_FORM = "__dynamo_disable"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
