@@ -81,7 +81,10 @@ def test_which_libraries_can_register_kernels(tmp_path: Path) -> None:
 _NAMING = """
 #include <string>
 void keep(const std::string&);
-void whole() { keep("quantized"); }
+void take(const char*);
+void whole() { take("quantized"); }
+// Linkers have one text at the end of the other.
+void ending() { take("fake_quantized"); }
 void made(const char* name) { keep(std::string("prims::") + name); }
 void one() { keep("aten::relu_"); }
 void longer() { keep("mkldnn::_linear_pointwise"); }

@@ -29,7 +29,7 @@ _PIECE = 4
 # As many as what loads constants; compilers put longer texts together of such pieces, which stand beside others. That
 # others complete one to the name of another operator is taken for impossible.
 _LARGER_PIECE = 8
-_IN_A_WORD = re.compile(rb"\w{4}")
+_IN_A_WORD, _ENDS = re.compile(rb"\w{4}"), re.compile(rb"\W")
 # A text of its own, or one that a text quotes.
 _BEFORE, _NAME = (b"\0", b'"'), re.compile(rb'::(\w+)[\0.("]')
 
@@ -95,8 +95,10 @@ def _named_in(content: bytes, namespace: bytes) -> Iterator[str]:
     piece, place = namespace[:_PIECE], -1
     while (place := content.find(piece, place + 1)) >= 0:
         end = place + len(piece)
-        if _IN_A_WORD.match(content, max(place - 4, 0), place) and _IN_A_WORD.match(content, end):
-            # Neither a text that ends there, nor an instruction, whose code stands before what it holds.
+        is_in_a_word = _IN_A_WORD.match(content, max(place - 4, 0), place) and _IN_A_WORD.match(content, end)
+        if is_in_a_word and not (content.startswith(namespace, place) and _ENDS.match(content, place + len(namespace))):
+            # Neither the end of a text, which linkers have another text share, nor an instruction, whose code stands
+            # before what it holds.
             continue
         is_text = content[place - 1 : place] in _BEFORE and content.startswith(namespace, place)
         named = _NAME.match(content, place + len(namespace)) if is_text else None
