@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from compilefarm.torch_internals.dynamo_frames import (
     ADDRESS_OF_WRAPPED,
+    NOT_TRACED_FORM,
     Frame,
     Trace,
     Traced,
@@ -149,3 +152,9 @@ def test_a_trace_is_stood_in_for() -> None:
     assert sizes_of(kept[0].output_graph).keys() >= sizes.keys()
     first, second = _compiled_with(on_frame, torch.ones(2), torch.ones(2) * 3)
     assert (first.tolist(), second.tolist(), len(calls)) == ([2.0, 2.0], [6.0, 6.0], 2)
+
+
+def test_functions_of_torch_that_are_not_traced_keep_their_form() -> None:
+    function = torch.utils.checkpoint.checkpoint
+    function(torch.sin, torch.ones(2), use_reentrant=False)
+    assert NOT_TRACED_FORM in vars(inspect.unwrap(function))

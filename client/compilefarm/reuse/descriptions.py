@@ -75,8 +75,8 @@ _OF_MODULES = frozenset(
 
 # Of a member of an enumeration: what Python keeps there.
 _OF_MEMBERS = frozenset({"_inverted_", "_value_", "_name_", "__objclass__", "_sort_order_"})
-# Where an enumeration finds its members by their values.
-_BY_VALUE = "_value2member_map_"
+# Where a member has its value, and an enumeration its members by their values.
+_VALUE, _BY_VALUE = "_value_", "_value2member_map_"
 
 # Classes whose own descriptions tell of which abstract classes they are. torch imports networkx where it partitions
 # graphs, which processes that reuse never do, and networkx registers one of its classes.
@@ -642,7 +642,7 @@ def is_at_its_place(value: Any) -> bool:
 def _is_combined(key: object, member: enum.Flag) -> bool:
     """Whether a member of an enumeration of flags was made of others when somebody asked for it, and holds nothing."""
     own = vars(member)
-    return own.keys() <= {"_inverted_", "_name_", "_value_"} and type(key) is int and own.get("_value_") == key
+    return own.keys() <= _OF_MEMBERS and type(key) is int and own.get(_VALUE) == key
 
 
 def _is_compiled(name: str, module: Any) -> bool:
