@@ -84,7 +84,8 @@ def _widened(tensor: Proxy, dtype: torch.dtype) -> Proxy:
 
 
 def _is_narrow(dtype: torch.dtype) -> bool:
-    return torch.finfo(dtype).bits < 32
+    bits: int = torch.finfo(dtype).bits
+    return bits < 32
 
 
 def _sums(found: Proxy, is_padding: Proxy | None, bags: Proxy, number: Any) -> Proxy:
