@@ -145,6 +145,15 @@ async def test_no_more_is_taken_over_than_may_be_kept(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 5
 
 
+async def test_nothing_is_taken_over_where_more_was_inherited_than_may_be_kept(tmp_path: Path) -> None:
+    async with journal_in(tmp_path) as journal:
+        await fill(journal, account="one", jobs=5)
+    async with journal_in(tmp_path, most_entries=1) as journal:
+        for number in range(3):
+            await journal.inherit(f"{KEY.text}-{number}", b"of a release before this one")
+        assert await journal.take_over() == []
+
+
 async def test_a_prewarm_of_another_is_taken_when_one_caller_has_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

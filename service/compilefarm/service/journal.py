@@ -115,7 +115,7 @@ class Journal:
         foreign = [each for each in stored if session_of(each.path) != self._session.name]
         alive = (await self._peers.look(fresh=True)).alive if foreign else frozenset[str]()
         left = [each for each in foreign if session_of(each.path) not in alive]
-        room = self._most_entries - self._counts[None]
+        room = max(self._most_entries - self._counts[None], 0)
         taken = [await self._take(each) for each in sorted(left, key=lambda each: each.modified_seconds)[:room]]
         return [entry for entry in taken if entry is not None]
 
