@@ -25,7 +25,8 @@ from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 from compilefarm.v1.graph_pb2 import Range, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.operator_guard import guarding_operators
-from tests.worker.inductor import compiled
+from tests.worker.inductor import checked_compile, compiled, encoded
+from tests.worker.programs import RightProgram
 
 
 def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> DecodedJob:
@@ -351,6 +352,15 @@ def test_a_view_of_a_part_reaches_no_further_where_the_compiler_takes_the_part_f
     job = capture(model, torch.ones(1, 12), torch.ones(1, 12)).encode()
     with pytest.raises(InvalidRequest, match=r"reaches (over 96 bytes|to element 23) of a memory of (48|12)"):
         compiled(job)
+
+
+def test_what_a_backward_is_given_may_have_gaps_between_its_rows() -> None:
+    """As on GPUs, where Inductor has rows of more than 1,024 elements begin at multiples of 128 bytes."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1177, bias=False), torch.nn.Sigmoid())
+    model.append(torch.nn.Linear(1177, 3, bias=False))
+    options = {"disable_padding_cpu": False}
+    program = RightProgram(name="gaps", model=model, inputs=(torch.randn(8, 2),), trains=True, options=options)
+    assert checked_compile(encoded(program)).compared
 
 
 def test_a_view_of_an_input_that_does_not_begin_with_its_memory() -> None:

@@ -23,6 +23,7 @@ from compilefarm.worker.synthetic import are_refused, inputs_of
 from tests.worker.verifying import checked, encoded_of
 
 _IDS = torch.zeros(6, dtype=torch.int64)
+_EIGHT = torch.tensor([3, 0, 1, 2, 1, 1])
 _ONES = torch.ones(6, dtype=torch.int64)
 
 
@@ -47,6 +48,10 @@ def _distinct(found: torch.Tensor) -> bool:
 
 def _is_definite(found: torch.Tensor) -> bool:
     return bool((found == found.mH).all()) and bool((torch.linalg.eigvalsh(found) > 0).all())
+
+
+def _positive(found: torch.Tensor) -> bool:
+    return bool((found > 0).all())
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,10 @@ def _is_definite(found: torch.Tensor) -> bool:
         (torch.searchsorted, (torch.rand(6), torch.rand(3)), 0, lambda edges: (edges.diff() >= 0).all()),
         (_packed, (torch.rand(3, 4), torch.tensor([0, 1, 4, 6])), 0, lambda at: at[0] == 0 and at[2] < 6 == at[3]),
         (F.embedding_bag, (_IDS, torch.rand(9, 4), _IDS[:2]), 2, lambda at: at[0] == 0 and at[1] > 0),
+        (lambda x, counts: x.repeat_interleave(counts, 0), (torch.rand(6, 4), _IDS), 1, _positive),
+        (lambda counts: torch.repeat_interleave(counts) + 1, (_IDS,), 0, _positive),
+        (lambda x, counts: torch.repeat_interleave(x, counts, 0, output_size=8), (torch.rand(6, 4), _EIGHT), 1,
+         lambda counts: counts.sum() == 8),
         (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
          lambda mask: mask.any(-1).all() and not mask.all(-1).any()),
     ],
@@ -82,9 +91,23 @@ def _is_definite(found: torch.Tensor) -> bool:
 def test_elements_are_such_that_the_graph_takes_them(
     model: Callable[..., Any], inputs: tuple[torch.Tensor, ...], number: int, suits: Callable[[torch.Tensor], bool]
 ) -> None:
-    encoded = encoded_of(model, *inputs)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        encoded = encoded_of(model, *inputs)
     assert suits(_inputs(encoded)[number])
     assert checked(encoded, lambda graph: graph).compared
+
+
+def test_offsets_that_are_repeats_too_are_filled_as_offsets_or_with_zeros() -> None:
+    """Kernels believe offsets: what would be right repeats could have one read what lies beside its indices."""
+
+    def repeated_bags(ids: torch.Tensor, table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        # Behind views through which nobody follows them.
+        offsets = at[:2].unflatten(0, (2, 1)).mT.squeeze(0)
+        return F.embedding_bag(ids, table, offsets).repeat_interleave(at[:2], 0, output_size=3)
+
+    found = _inputs(encoded_of(repeated_bags, _IDS, torch.rand(9, 4), torch.tensor([0, 3])))
+    (offsets,) = (each for each in found if each.shape == (2,))
+    assert offsets.tolist() == [0, 0]
 
 
 def test_rows_of_a_batch_end_where_its_elements_do_at_other_sizes_too() -> None:

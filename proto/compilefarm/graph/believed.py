@@ -55,13 +55,17 @@ class BelievedTensors(Generic[Known]):
         """Takes what the graph has made for what may be believed."""
         self._know(tensor, known, label=(f"believed {self._meaning}", len(self._known)))
 
-    def use(self, tensor: torch.Tensor, *, fits: Callable[[Known], bool]) -> bool:
-        """Whether a kernel may be given a tensor: it is a view of one that is known, and fits what is known of that."""
+    def use(self, tensor: torch.Tensor, *, fits: Callable[[Known], bool]) -> Set[Label]:
+        """Whether a kernel may be given a tensor: it is a view of one that is known, and fits what is known of that.
+
+        Returns:
+            Which ones it is a view of; none if a kernel may not be given it.
+        """
         # The elements of constants are the request's.
         labels = self._writes.labels_of(tensor) & self._known.keys()
         fitting = {label for label in labels if fits(self._known[label])}
         self._used |= fitting
-        return bool(fitting)
+        return fitting
 
     def find_change(self, graph_module: GraphModule) -> str | None:
         """Why a graph that has run may not be compiled: what kernels believe may be something else then. None if it

@@ -73,6 +73,18 @@ def find_unknown_view(operator: OpOverload, args: Sequence[Any], kwargs: Mapping
     return "whether it stays within its memory depends on elements"
 
 
+def gives_other_strides(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator views a whole tensor from where it begins, with other strides.
+
+    Inductor leaves gaps between the rows of what a backward is given (ir.py: _pad_strides). AOTAutograd says so of the
+    fake tensor, whose memory is as small as before (_functorch/_aot_autograd/graph_compile.py).
+    """
+    if operator is not _aten.as_strided.default:
+        return False
+    named = _named(operator, args, kwargs)
+    return named["storage_offset"] is None and list(named["size"]) == list(_viewed(named).shape)
+
+
 def find_misplaced_view(job: Job) -> str | None:
     """Why a job whose graph calls as_strided may not be given its inputs; None if it may.
 

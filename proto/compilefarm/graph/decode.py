@@ -106,6 +106,7 @@ class DecodedJob:
             kernels believe are none: they would run on synthetic elements while the graph is compiled.
         writes: which inputs, and which tensors that it holds, the graph may write to.
         believed_inputs: numbers of the inputs whose elements kernels do not check (graph/offsets.py).
+        repeat_inputs: those of them that are repeats and no offsets.
         pivot_inputs: numbers of the inputs that kernels swap rows by (graph/pivots.py).
     """
 
@@ -117,6 +118,7 @@ class DecodedJob:
     frozen_inputs: Sequence[int] = ()
     writes: WriteRecorder = field(default_factory=WriteRecorder)
     believed_inputs: set[int] = field(default_factory=set)
+    repeat_inputs: set[int] = field(default_factory=set)
     pivot_inputs: set[int] = field(default_factory=set)
 
     @property
@@ -467,6 +469,7 @@ def _propagate(
         if (change := each.believed.find_change(decoded.graph_module)) is not None:
             raise InvalidRequest(change)
     decoded.believed_inputs.update(offsets.believed.inputs)
+    decoded.repeat_inputs.update(offsets.repeats)
     decoded.pivot_inputs.update(pivots.believed.inputs)
     # What the compiler makes of operators that were looked at is torch's own.
     decoded.fake_mode.allow_fallback_kernels = True

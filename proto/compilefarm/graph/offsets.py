@@ -10,7 +10,7 @@ they would be a choice of the request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.fx import Node
 from compilefarm.graph.believed import BelievedTensors, argument_of, holders_of
 from compilefarm.graph.misfits import LAST_OFFSET
 from compilefarm.graph.operators import base_of, named_arguments
-from compilefarm.graph.writes import WriteRecorder
+from compilefarm.graph.writes import INPUT, Label, WriteRecorder
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -43,6 +43,12 @@ class OffsetCheck:
 
     def __init__(self, *, writes: WriteRecorder) -> None:
         self.believed = BelievedTensors[_Run](writes=writes, meaning="offsets of embedding_bag, or repeats")
+        self._offsets: set[Label] = set()
+
+    @property
+    def repeats(self) -> Set[int]:
+        """Numbers of the inputs that kernels take for repeats, and for no offsets."""
+        return self.believed.inputs - {number for kind, number in self._offsets if kind == INPUT}
 
     def know_input(self, tensor: torch.Tensor, *, number: int) -> None:
         """Takes an input of the graph for what may be believed."""
@@ -56,7 +62,10 @@ class OffsetCheck:
         believed = named_arguments(schema_of(operator), args, kwargs).get(name)
         if not isinstance(believed, torch.Tensor):
             return None if name == "repeats" else _COMPUTED[name]
-        return None if self.believed.use(believed, fits=lambda known: known.holds(believed)) else _COMPUTED[name]
+        used = self.believed.use(believed, fits=lambda known: known.holds(believed))
+        if name == "offsets":
+            self._offsets |= used
+        return None if used else _COMPUTED[name]
 
     def note(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operator has made, if it counts up from zero."""

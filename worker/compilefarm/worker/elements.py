@@ -9,6 +9,8 @@ import torch
 from compilefarm.worker.fillers import Filler, Kind
 
 _LARGEST_DIVISOR = 5
+# That is shared out: times as many elements as any tensor has it is no more than an integer holds.
+_MOST_SHARED = 2**31
 # Of probabilities: this far from zero and one.
 _MARGIN = 0.05
 # Elements of a region, and how far its image's number is from the next smaller one.
@@ -37,6 +39,9 @@ def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, 
             made = _splits(tensor, filler.bound)
         case Kind.COUNT:
             made = torch.full_like(uniform, filler.bound)
+        case Kind.SHARES:
+            bound = min(filler.bound, _MOST_SHARED)
+            made = (torch.arange(tensor.numel() + 1) * bound // max(tensor.numel(), 1)).diff()
         case Kind.COUNTING:
             made = torch.arange(tensor.shape[-1] if tensor.dim() else 1).expand(tensor.shape).flatten()
         case Kind.PIVOTS:

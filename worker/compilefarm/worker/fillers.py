@@ -29,6 +29,7 @@ class Kind(Enum):
         OFFSETS: integers from zero up to a number, in order.
         SPLITS: the same, and the last one is the number, so that each integer below it lies between two of them.
         COUNT: the number itself.
+        SHARES: integers whose sum is the number.
         COUNTING: 0, 1, 2, ... along the last dimension.
         PIVOTS: 1, 2, 3, ... along the last dimension: each row stays where it is.
         DIVISOR: no zeros, nor nearly zero.
@@ -44,6 +45,7 @@ class Kind(Enum):
     OFFSETS = auto()
     SPLITS = auto()
     COUNT = auto()
+    SHARES = auto()
     COUNTING = auto()
     PIVOTS = auto()
     DIVISOR = auto()
@@ -74,7 +76,7 @@ class Filler:
 Found = Iterable[tuple[object, Filler]]
 
 # Their elements depend on each other, and are not such that any other ones below a bound would do.
-_EXACT = (Kind.COUNT, Kind.COUNTING, Kind.OFFSETS, Kind.SPLITS)
+_EXACT = (Kind.COUNT, Kind.SHARES, Kind.COUNTING, Kind.OFFSETS, Kind.SPLITS)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -288,6 +290,20 @@ def _groups(node: Node) -> Found:
     yield _argument(node, 2, "offs"), Filler(kind=Kind.OFFSETS, bound=shape[0] if shape else 0)
 
 
+def _repeats(node: Node) -> Found:
+    """How often each element is repeated: the result has as many as these are together. With none, nothing would be
+    compared, and kernels of torch 2.11 divide by zero (runtime/triton_heuristics.py: Grid2DWithYZOverflow)."""
+    repeats = _argument(node, 1, "repeats") if _tensor(_argument(node, 1, "repeats")) is not None else node.args[0]
+    size = node.kwargs.get("output_size")
+    known = size.meta.get("example_value") if isinstance(size, Node) else size
+    hint = find_hint(known) if isinstance(known, int | torch.SymInt) else None
+    if hint is not None:
+        yield repeats, Filler(kind=Kind.SHARES, bound=hint, size=known)
+    elif _is_integral(repeats):
+        # Whatever counts them beforehand, counts these.
+        yield repeats, Filler(kind=Kind.POSITIVE)
+
+
 def _unpooled(node: Node) -> Found:
     """Indices say where in a plane, or in a volume, each value goes."""
     dimensions = int(_name(node).removeprefix("max_unpool").removesuffix("d"))
@@ -327,6 +343,7 @@ _CONSUMERS: Mapping[str, Callable[[Node], Found]] = {
     "_grouped_mm": _groups,
     "grouped_mm": _groups,
     "batch_norm": _variance,
+    "repeat_interleave": _repeats,
     "max_unpool2d": _unpooled,
     "max_unpool3d": _unpooled,
     "flex_attention": _blocks,

@@ -16,6 +16,8 @@ from compilefarm.worker.inputs import random_inputs
 
 # How often other inputs are tried where a graph refuses some.
 ATTEMPTS = 3
+_RIGHT_OFFSETS = frozenset({Kind.OFFSETS})
+_RIGHT_REPEATS = frozenset({Kind.OFFSETS, Kind.POSITIVE, Kind.SHARES})
 
 
 def inputs_of(
@@ -42,8 +44,13 @@ def _fillers(decoded: DecodedJob, *, hints: Sequence[int]) -> Mapping[int, Fille
     return {
         number: _at(filler, decoded, hints=hints)
         for number, filler in found.items()
-        if filler.kind is Kind.OFFSETS or number not in decoded.believed_inputs
+        if number not in decoded.believed_inputs or filler.kind in _right_for(number, decoded)
     }
+
+
+def _right_for(number: int, decoded: DecodedJob) -> frozenset[Kind]:
+    """Elements that kernels may believe: what are few repeats may be no offsets."""
+    return _RIGHT_REPEATS if number in decoded.repeat_inputs else _RIGHT_OFFSETS
 
 
 def _at(filler: Filler, decoded: DecodedJob, *, hints: Sequence[int]) -> Filler:
