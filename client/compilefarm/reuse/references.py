@@ -22,7 +22,15 @@ from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
 from compilefarm.graph.operators import home_of_function, name_function
 from compilefarm.reuse.code_objects import codes_within, digest_of_code
 from compilefarm.reuse.descriptions import MISSING, Describer
-from compilefarm.reuse.names_in_code import chains_of, function_at, is_frozen, root_of, static_attribute, value_at
+from compilefarm.reuse.names_in_code import (
+    chains_of,
+    function_at,
+    is_frozen,
+    is_module_of_a_release,
+    root_of,
+    static_attribute,
+    value_at,
+)
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 
@@ -138,7 +146,7 @@ def places_of(
         describer: of this moment.
 
     Raises:
-        Unsayable: there is code without a source, which is in no class and no function that was described.
+        Unsayable: there is code that is in no class and no function that was described.
     """
     told = {id(each) for each in codes_within(code)}
     apart = list[types.CodeType]()
@@ -163,6 +171,9 @@ def _file_of(code: types.CodeType, describer: Describer) -> DependencyRecord:
     module = sys.modules.get(name)
     if module is None:
         raise Unsayable(f"{code.co_qualname} of {code.co_filename}, which is in no module")
+    if not is_module_of_a_release(name):
+        # Its file may be another by now than it was when it was imported.
+        raise Unsayable(f"{code.co_qualname} of {name}, which is in no function that is known")
     return _record(DependencyKind.FILE, name, "", _digest_of_file(module))
 
 
