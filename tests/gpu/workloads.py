@@ -26,6 +26,12 @@ def _perceptron() -> models.ModelAndInputs:
     return model, (torch.randn(32, 64),)
 
 
+def _rows_with_gaps() -> models.ModelAndInputs:
+    """Rows of 1,177 elements begin at multiples of 128 bytes where a backward is given them."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 1177), nn.GELU(), nn.LayerNorm(1177), nn.Linear(1177, 8)), (torch.randn(32, 64),)
+
+
 def _channels_last() -> models.ModelAndInputs:
     model, (images,) = models.convolutional()
     return model.to(memory_format=torch.channels_last), (images.to(memory_format=torch.channels_last),)
@@ -150,6 +156,7 @@ WORKLOADS: dict[str, Workload] = {
     "arguments that begin askew later": _of_alignment(False, True),
     "arguments that begin askew at first": _of_alignment(True, False),
     "training": of_model(_perceptron, training=True),
+    "training, rows with gaps": of_model(_rows_with_gaps, training=True),
     "autocast": of_function(_autocast, ((8, 64), (64, 32))),
     "attention": of_function(_attention, (_HEADS, _HEADS, _HEADS)),
     "own kernel": of_function(triton_programs.add, ((3000,), (3000,))),
