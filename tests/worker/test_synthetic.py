@@ -84,6 +84,8 @@ def _positive(found: torch.Tensor) -> bool:
         (lambda counts: torch.repeat_interleave(counts) + 1, (_IDS,), 0, _positive),
         (lambda x, counts: torch.repeat_interleave(x, counts, 0, output_size=8), (torch.rand(6, 4), _EIGHT), 1,
          lambda counts: counts.sum() == 8),
+        (lambda ids, x: x[torch.repeat_interleave(input=ids, repeats=2)], (_IDS, torch.rand(9, 4)), 0,
+         lambda ids: ids.max() == 0),
         (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
          lambda mask: mask.any(-1).all() and not mask.all(-1).any()),
     ],

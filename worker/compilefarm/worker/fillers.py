@@ -293,11 +293,12 @@ def _groups(node: Node) -> Found:
 def _repeats(node: Node) -> Found:
     """How often each element is repeated: the result has as many as these are together. With none, nothing would be
     compared, and kernels of torch 2.11 divide by zero (runtime/triton_heuristics.py: Grid2DWithYZOverflow)."""
-    repeats = _argument(node, 1, "repeats") if _tensor(_argument(node, 1, "repeats")) is not None else node.args[0]
+    # Alone they are the first argument.
+    repeats = _argument(node, 1, "repeats") or _argument(node, 0, "repeats")
     size = node.kwargs.get("output_size")
     known = size.meta.get("example_value") if isinstance(size, Node) else size
     hint = find_hint(known) if isinstance(known, int | torch.SymInt) else None
-    if hint is not None:
+    if hint is not None and _is_integral(repeats):
         yield repeats, Filler(kind=Kind.SHARES, bound=hint, size=known)
     elif _is_integral(repeats):
         # Whatever counts them beforehand, counts these.
