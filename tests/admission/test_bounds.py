@@ -25,8 +25,7 @@ from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 from compilefarm.v1.graph_pb2 import Range, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.operator_guard import guarding_operators
-from tests.worker.inductor import checked_compile, compiled, encoded
-from tests.worker.programs import RightProgram
+from tests.worker.inductor import compiled
 
 
 def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> DecodedJob:
@@ -355,12 +354,20 @@ def test_a_view_of_a_part_reaches_no_further_where_the_compiler_takes_the_part_f
 
 
 def test_what_a_backward_is_given_may_have_gaps_between_its_rows() -> None:
-    """As on GPUs, where Inductor has rows of more than 1,024 elements begin at multiples of 128 bytes."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 1177, bias=False), torch.nn.Sigmoid())
-    model.append(torch.nn.Linear(1177, 3, bias=False))
-    options = {"disable_padding_cpu": False}
-    program = RightProgram(name="gaps", model=model, inputs=(torch.randn(8, 2),), trains=True, options=options)
-    assert checked_compile(encoded(program)).compared
+    """On GPUs Inductor has rows of more than 1,024 elements begin at multiples of 128 bytes, and AOTAutograd says so of
+    the fake tensor. `python -m tests.gpu` trains with such rows.
+    """
+    sizes, strides = (8, 1177), (1184, 1)
+    with FakeTensorMode(), guarding_operators(calls_views=False):
+        assert torch.empty(sizes).as_strided(sizes, strides).stride() == strides
+    for graph_calls_views, asked in (
+        (True, (sizes, strides)),
+        (False, ((9, 1177), (1177, 1))),
+        (False, (sizes, strides, 1)),
+    ):
+        refusing = pytest.raises(InvalidRequest, match="it reaches to element")
+        with FakeTensorMode(), refusing, guarding_operators(calls_views=graph_calls_views):
+            torch.empty(sizes).as_strided(*asked)
 
 
 def test_a_view_of_an_input_that_does_not_begin_with_its_memory() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -396,14 +398,16 @@ def test_offsets_that_are_computed_stay_in_the_pod(offsets: Callable[[torch.Tens
 
 
 def test_bags_whose_last_offset_says_where_they_end_are_sent_as_sums() -> None:
-    def model(ids: torch.Tensor, given: torch.Tensor, mode: str) -> torch.Tensor:
-        return torch.nn.functional.embedding_bag(ids, TABLE, given, mode=mode, include_last_offset=True)
+    def model(ids: torch.Tensor, given: torch.Tensor, mode: str, *, by_frequency: bool = False) -> torch.Tensor:
+        options: dict[str, Any] = {"mode": mode, "scale_grad_by_freq": by_frequency, "include_last_offset": True}
+        return torch.nn.functional.embedding_bag(ids, TABLE, given, **options)
 
     with pytest.raises(Bypass, match="where its last bag ends"):
-        capture(model, IDS, OFFSETS, "max").encode()
-    # As sums of rows, which believe no offset.
-    encoded = capture(model, IDS, OFFSETS, "sum").encode()
-    decode_job(encoded.job, blobs=encoded.blobs)
+        capture(partial(model, by_frequency=True), IDS, OFFSETS, "sum").encode()
+    # As sums of rows, or the largest of them, which believe no offset.
+    for mode in ("sum", "max"):
+        encoded = capture(model, IDS, OFFSETS, mode).encode()
+        decode_job(encoded.job, blobs=encoded.blobs)
 
 
 def test_bags_whose_last_offset_says_where_they_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

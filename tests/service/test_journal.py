@@ -16,7 +16,7 @@ import pytest
 from compilefarm.core.keys import key_of
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.journaling import TAKE_OVER_SECONDS
-from compilefarm.service.sessions import EXPIRY_SECONDS
+from compilefarm.service.sessions import EXPIRY_SECONDS, RENEWAL_SECONDS
 from compilefarm.service.state_folder import using
 from compilefarm.service.testing import (
     Calls,
@@ -202,6 +202,8 @@ async def test_what_a_gateway_that_died_had_accepted_is_done_once_by_another_tha
         while kept(tmp_path):
             for clock in clocks:
                 await next_look(clock, seconds=EXPIRY_SECONDS)
+                # Its session is renewed, as its leases are, before time passes for the other one: otherwise it is gone.
+                await clock.wait_for_timer(RENEWAL_SECONDS, count=2)
                 await clock.wait_for_timer(TAKE_OVER_SECONDS)
     done = [assignment.key for pool in pools for assignment in pool.assignments]
     assert sorted(done) == sorted(key_of(job).text for job in (JOB, OTHER))

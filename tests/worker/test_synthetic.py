@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -17,12 +18,14 @@ from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker import compile as compiling
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.fillers import takes_zeros
 from compilefarm.worker.synthetic import are_refused, inputs_of
 from tests.worker.verifying import checked, encoded_of
 
 _IDS = torch.zeros(6, dtype=torch.int64)
+_FOUR = torch.zeros(4, dtype=torch.bool)
 _EIGHT = torch.tensor([3, 0, 1, 2, 1, 1])
 _ONES = torch.ones(6, dtype=torch.int64)
 
@@ -86,6 +89,10 @@ def _positive(found: torch.Tensor) -> bool:
          lambda counts: counts.sum() == 8),
         (lambda ids, x: x[torch.repeat_interleave(input=ids, repeats=2)], (_IDS, torch.rand(9, 4)), 0,
          lambda ids: ids.max() == 0),
+        (lambda x, mask, y: x.masked_scatter(mask, y), (torch.rand(3, 9), torch.zeros(3, 9).bool(), torch.rand(7)), 1,
+         lambda mask: mask.sum() == 7),
+        (lambda x, mask, y: x.masked_scatter(mask.unsqueeze(1), y), (torch.rand(4, 9), _FOUR, torch.rand(20)),
+         1, lambda mask: mask.sum() == 2),
         (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
          lambda mask: mask.any(-1).all() and not mask.all(-1).any()),
     ],
@@ -183,9 +190,18 @@ def test_a_wrong_index_is_found() -> None:
         checked(encoded, lambda _: lambda x, ids: [x[(ids - 1).clamp(0)]])
 
 
-def _on_gpu(decoded: DecodedJob) -> Sequence[Any]:
-    """Inputs of a graph that say that they are on a GPU."""
-    return [mock.Mock(spec=torch.Tensor, is_cuda=True) for _ in decoded.inputs]
+def _on_gpu(decoded: DecodedJob) -> DecodedJob:
+    """The same as if its inputs were on a GPU."""
+    inputs: list[Any] = [mock.Mock(spec=torch.Tensor, device=torch.device("cuda")) for _ in decoded.inputs]
+    return replace(decoded, inputs=inputs)
+
+
+@pytest.fixture
+def lost_gpu(monkeypatch: pytest.MonkeyPatch) -> Exception:
+    """A GPU that computes nothing any more, by what it says."""
+    error = RuntimeError("CUDA error: device-side assert triggered")
+    monkeypatch.setattr(torch.cuda, "synchronize", mock.Mock(side_effect=error))
+    return error
 
 
 def _decoded(model: Callable[..., Any], *inputs: Any) -> DecodedJob:
@@ -195,15 +211,25 @@ def _decoded(model: Callable[..., Any], *inputs: Any) -> DecodedJob:
 
 def test_eager_is_asked_on_a_gpu_that_still_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    decoded = _decoded(torch.sin, torch.rand(3))
-    decoded.graph_module.forward = mock.Mock(side_effect=torch.linalg.LinAlgError("not positive-definite"))
-    assert are_refused(_on_gpu(decoded), decoded, error=torch.linalg.LinAlgError("not positive-definite"))
+    decoded, error = _on_gpu(_decoded(torch.sin, torch.rand(3))), torch.linalg.LinAlgError("not positive-definite")
+    decoded.graph_module.forward = mock.Mock(side_effect=error)
+    assert are_refused(lambda: [torch.rand(3)], decoded, error=error)
     decoded.graph_module.forward = mock.Mock()
-    assert not are_refused(_on_gpu(decoded), decoded, error=torch.linalg.LinAlgError("not positive-definite"))
+    assert not are_refused(lambda: [torch.rand(3)], decoded, error=error)
 
 
-def test_eager_is_not_asked_on_a_gpu_where_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", mock.Mock(side_effect=RuntimeError("device-side assert triggered")))
-    decoded = _decoded(torch.sin, torch.rand(3))
+def test_eager_is_not_asked_on_a_gpu_where_nothing_runs_any_more(lost_gpu: Exception) -> None:
+    decoded = _on_gpu(_decoded(torch.sin, torch.rand(3)))
     decoded.graph_module.forward = mock.Mock(side_effect=AssertionError)
-    assert not are_refused(_on_gpu(decoded), decoded, error=RuntimeError("device-side assert triggered"))
+    # Inputs cannot be made there, either.
+    assert not are_refused(mock.Mock(side_effect=lost_gpu), decoded, error=lost_gpu)
+
+
+def test_an_assertion_on_a_gpu_ends_the_tuning_and_not_the_compile(lost_gpu: Exception) -> None:
+    encoded = encoded_of(lambda x, ids: x[ids] + x[ids + 1], torch.rand(9, 4), _IDS)
+    decoded = _on_gpu(decode(encoded.job, blobs=encoded.blobs, admitted=Admitted()))
+    program = mock.Mock(side_effect=lost_gpu)
+    compiling._tune(program, decoded, encoded.job)
+    assert program.call_count == 1
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        compiling._tune(mock.Mock(side_effect=RuntimeError("illegal memory access")), decoded, encoded.job)

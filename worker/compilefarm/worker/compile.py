@@ -46,7 +46,7 @@ from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.process_groups import standing_in
 from compilefarm.worker.regions import call_all_regions, call_inner_regions
 from compilefarm.worker.source_check import check_source
-from compilefarm.worker.synthetic import ATTEMPTS, are_refused, find_refusal, inputs_of
+from compilefarm.worker.synthetic import ATTEMPTS, are_refused, find_refusal, inputs_of, is_gpu_lost
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,11 @@ def _tune(program: Callable[..., object], decoded: DecodedJob, job: Job) -> None
             _run_once(program, inputs())
             return
         except Exception as error:
-            if not are_refused(inputs(), decoded, error=error):
+            if is_gpu_lost(decoded) and "device-side assert" in str(error):
+                # Whether eager fails, too, another process has to find out: nothing runs here any more.
+                log.info("the graph is not tuned further, an assertion fails on synthetic inputs: %s", error)
+                return
+            if not are_refused(inputs, decoded, error=error):
                 raise
             log.info("the graph does not run on synthetic inputs: %s", error)
 

@@ -42,6 +42,8 @@ def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, 
         case Kind.SHARES:
             bound = min(filler.bound, _MOST_SHARED)
             made = (torch.arange(tensor.numel() + 1) * bound // max(tensor.numel(), 1)).diff()
+        case Kind.CHOICES:
+            made = (torch.arange(tensor.numel() + 1) * filler.bound // filler.places).diff() > 0
         case Kind.COUNTING:
             made = torch.arange(tensor.shape[-1] if tensor.dim() else 1).expand(tensor.shape).flatten()
         case Kind.PIVOTS:

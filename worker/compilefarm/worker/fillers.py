@@ -30,6 +30,7 @@ class Kind(Enum):
         SPLITS: the same, and the last one is the number, so that each integer below it lies between two of them.
         COUNT: the number itself.
         SHARES: integers whose sum is the number.
+        CHOICES: booleans of which not more are true than the number of as many as there are of places.
         COUNTING: 0, 1, 2, ... along the last dimension.
         PIVOTS: 1, 2, 3, ... along the last dimension: each row stays where it is.
         DIVISOR: no zeros, nor nearly zero.
@@ -46,6 +47,7 @@ class Kind(Enum):
     SPLITS = auto()
     COUNT = auto()
     SHARES = auto()
+    CHOICES = auto()
     COUNTING = auto()
     PIVOTS = auto()
     DIVISOR = auto()
@@ -65,12 +67,14 @@ class Filler:
         bound: the number, for kinds that have one.
         size: what the number is where sizes differ from call to call, if it has to be that very size.
         extent: largest coordinate, of boxes.
+        places: of choices, how many there are where they are made.
     """
 
     kind: Kind
     bound: int = 0
     size: int | torch.SymInt | None = None
     extent: float = 1.0
+    places: int = 1
 
 
 Found = Iterable[tuple[object, Filler]]
@@ -305,6 +309,12 @@ def _repeats(node: Node) -> Found:
         yield repeats, Filler(kind=Kind.POSITIVE)
 
 
+def _chosen(node: Node) -> Found:
+    """Each element that is chosen takes the next one of a source. Masks may be expanded on their way."""
+    source, places = math.prod(_shape(_argument(node, 2, "source"))), math.prod(_shape(node))
+    yield _argument(node, 1, "mask"), Filler(kind=Kind.CHOICES, bound=min(source, places), places=max(places, 1))
+
+
 def _unpooled(node: Node) -> Found:
     """Indices say where in a plane, or in a volume, each value goes."""
     dimensions = int(_name(node).removeprefix("max_unpool").removesuffix("d"))
@@ -345,6 +355,7 @@ _CONSUMERS: Mapping[str, Callable[[Node], Found]] = {
     "grouped_mm": _groups,
     "batch_norm": _variance,
     "repeat_interleave": _repeats,
+    "masked_scatter": _chosen,
     "max_unpool2d": _unpooled,
     "max_unpool3d": _unpooled,
     "flex_attention": _blocks,

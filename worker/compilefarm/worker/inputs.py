@@ -178,9 +178,9 @@ def _fill(tensor: torch.Tensor, *, noise: Noise, number: int, fillers: Mapping[i
 
 def _elements(tensor: torch.Tensor, *, noise: Noise, number: int, fillers: Mapping[int, Filler] | None) -> torch.Tensor:
     uniform = noise.uniform(tensor, number=number)
-    if tensor.dtype == torch.bool:
-        return torch.ones(len(uniform), dtype=torch.bool) if fillers is None else mask_of(tensor, uniform=uniform)
     filler = fillers.get(number) if fillers is not None else None
+    if tensor.dtype == torch.bool and (filler is None or filler.kind is not Kind.CHOICES):
+        return torch.ones(len(uniform), dtype=torch.bool) if fillers is None else mask_of(tensor, uniform=uniform)
     if filler is not None and (filler.kind is Kind.DEFINITE or not tensor.is_complex()):
         return elements_of(tensor, filler, uniform=uniform, signed=noise.signed(tensor, number=number))
     return noise.elements(tensor, number=number) if _floats(tensor) else torch.zeros(len(uniform), dtype=tensor.dtype)

@@ -80,31 +80,33 @@ def find_refusal(inputs: Callable[[], Sequence[torch.Tensor | int]], decoded: De
     return None
 
 
-def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, error: Exception) -> bool:
+def are_refused(inputs: Callable[[], Sequence[torch.Tensor | int]], decoded: DecodedJob, *, error: Exception) -> bool:
     """Returns whether an error of a program is due to its synthetic inputs.
 
     A graph that asserts something of elements, or indexes by what it computes of them, may refuse zeros and ones. Then
     eager refuses them, too.
 
     Args:
-        inputs: a fresh copy of the inputs of the program.
+        inputs: makes those of the program.
         decoded: the graph.
         error: the error that the program raised.
     """
     if find_exhausted(error) is not None:
         return False
-    if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs) and _is_gpu_lost():
+    if is_gpu_lost(decoded):
         # Eager would fail always.
         return decoded.depends_on_elements
     try:
-        decoded.graph_module(*inputs)
+        decoded.graph_module(*inputs())
     except Exception:  # noqa: BLE001 - whatever it raises, it is eager that raises it
         return True
     return False
 
 
-def _is_gpu_lost() -> bool:
-    """Returns whether a failed assertion on the GPU has left this process unable to use it."""
+def is_gpu_lost(decoded: DecodedJob) -> bool:
+    """Returns whether a failed assertion on the GPU of a graph has left this process unable to use it."""
+    if not any(isinstance(given, torch.Tensor) and given.device.type == "cuda" for given in decoded.inputs):
+        return False
     try:
         torch.cuda.synchronize()
     except RuntimeError:

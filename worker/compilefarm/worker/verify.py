@@ -157,7 +157,7 @@ def _compare_with_kernels(
     except VerificationFailed:
         raise
     except Exception as error:
-        if are_refused(eager.inputs(), decoded, error=error):
+        if are_refused(eager.inputs, decoded, error=error):
             raise EagerRefuses(error) from error
         raise
     _tune_eager(eager.program, eager.inputs(), variables)
