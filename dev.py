@@ -43,14 +43,21 @@ AT_ONE_END = {
     "oldest": (
         # Torch writes the requests, and what is tried is the gateway, the service and the sandbox around it, or tools.
         *("bench/test_bench.py", "farm/test_serve.py", "farm/test_takeover.py"),
-        "torch_internals/test_private_names.py",
+        *("torch_internals/test_private_names.py", "worker/test_child.py"),
+        # What packages are as data; what is in them, tests/reuse tries at both ends.
+        "packages",
+        # Quantized weights and saved functions with a real farm: with codec and loader they are tried at both ends.
+        *("farm/test_saved_functions.py", "farm/test_subclasses.py"),
         # Pods in two states at one farm: how keys tell states apart, the other tests of the folder try at both ends.
         "wrong_hits/test_farm.py",
         # Models of libraries, whose parts tests of both ends try one by one.
         "wild",
     ),
     "newest": (
+        # What a farm's artifacts consist of, and hand out: tests/loader and tests/builder try both ends.
+        *("farm/test_artifacts.py", "farm/test_exports.py"),
         # Models of libraries, and ranks. Workers and pods of the oldest torch take part in test_prewarm.py.
+        "farm/test_generate.py",
         *("corpus/test_models.py", "farm/test_collectives.py", "farm/test_prewarm.py"),
         # What pods find out when they start: how releases of torch differ, tests/reuse and the canaries try at both.
         "client/test_starts.py",
