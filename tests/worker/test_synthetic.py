@@ -22,6 +22,7 @@ from compilefarm.worker import compile as compiling
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.fillers import takes_zeros
 from compilefarm.worker.synthetic import are_refused, inputs_of
+from tests.worker.inductor import checked_compile
 from tests.worker.verifying import checked, encoded_of
 
 _IDS = torch.zeros(6, dtype=torch.int64)
@@ -117,6 +118,17 @@ def test_offsets_that_are_repeats_too_are_filled_as_offsets_or_with_zeros() -> N
     found = _inputs(encoded_of(repeated_bags, _IDS, torch.rand(9, 4), torch.tensor([0, 3])))
     (offsets,) = (each for each in found if each.shape == (2,))
     assert offsets.tolist() == [0, 0]
+
+
+def test_repeats_whose_number_differs_from_call_to_call() -> None:
+    def nested(x: torch.Tensor, repeats: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, torch.arange(repeats.numel()).repeat_interleave(repeats, 0))
+
+    repeats = torch.tensor([5, 10, 15])
+    mark_dynamic(repeats, 0)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        encoded = encoded_of(nested, torch.randn(32, 4), repeats)
+    assert checked_compile(encoded).compared
 
 
 def test_rows_of_a_batch_end_where_its_elements_do_at_other_sizes_too() -> None:

@@ -39,8 +39,7 @@ def guarding_operators(*, calls_views: bool) -> Iterator[None]:
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         objection = next(filter(None, (find(operator, args, kwargs) for find in checks)), None)
         # Of a graph that calls no such view, it is one that torch makes; what becomes a view of it is looked at last.
-        is_meant = calls_views or not gives_other_strides(operator, args, kwargs)
-        if objection is not None and is_meant:
+        if objection is not None and (calls_views or not gives_other_strides(operator, args, kwargs)):
             refused.append(f"{operator}, while the graph is compiled: {objection}")
             raise InvalidRequest(refused[0])
         bound_folding(operator, args, kwargs)
