@@ -14,7 +14,9 @@ from subprocess import PIPE
 import pytest
 
 from compilefarm.core.errors import ProcessDied
+from compilefarm.v1.child_pb2 import ChildTask
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
+from compilefarm.worker import process
 from compilefarm.worker.consumption import _entries_in, disk_bytes, memory_bytes, resident_bytes
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
@@ -56,6 +58,26 @@ async def test_a_child_that_takes_too_much_is_ended(
     assert isinstance(failure, CompileFailure)
     assert failure.kind == kind
     assert words in failure.message
+
+
+async def test_what_a_child_has_is_measured_before_its_task_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the first measurement takes a while. What a child took meanwhile was its own."""
+    order: list[str] = []
+
+    def measured(_: object) -> int:
+        order.append("measured")
+        return 0
+
+    async def given(self: process.ChildProcess, task: ChildTask) -> None:
+        order.append(str(task.WhichOneof("task")))
+        await give(self, task)
+
+    give = process.ChildProcess._give
+    monkeypatch.setattr(process, "resident_bytes", measured)
+    monkeypatch.setattr(process.ChildProcess, "_give", given)
+    async with supervising(child_settings("compile")) as supervisor:
+        await supervisor.run(JOB, on_phase=lambda _: None)
+    assert [step for step in order if step != "ping"][:2] == ["measured", "compile"]
 
 
 async def test_a_child_that_becomes_too_many_is_ended(sandbox: Sandbox | None) -> None:

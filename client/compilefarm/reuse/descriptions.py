@@ -555,16 +555,17 @@ class Describer:
         is_class = isinstance(thing, type)
         said = [thing.__name__]
         if own := vars(thing).get("__annotations__") if is_class else thing.__annotations__:
-            said += [f"{name}:{self._annotation(value)}" for name, value in own.items()]
+            # Most are text.
+            said += [
+                f"{name}:{value if isinstance(value, str) else self._annotation(value)}" for name, value in own.items()
+            ]
         documentation = thing.__doc__
         if is_class or documentation not in thing.__code__.co_consts[:1]:
             said.append(str(documentation))
         return said
 
     def _annotation(self, value: Any) -> str:
-        """An annotation as text. The same few stand at most places, and typing takes a while to say what they are."""
-        if isinstance(value, str):
-            return value
+        """Another annotation as text. The same few stand at most places, and typing takes a while to name them."""
         known = self._annotations.get(id(value))
         if known is None:
             text = name_of(value) if isinstance(value, type) else str(value)

@@ -129,6 +129,8 @@ class Modules:
         if list(map(id, imported)) != list(map(id, before)):
             self._of_files = _by_file(imported)
             _last_seen = imported, self._of_files
+        # By the file that code says it is of and the address of its globals, with what keeps these alive.
+        self._own_globals: dict[tuple[str, int], tuple[object, bool]] = {}
 
     def name_of(self, code: types.CodeType) -> str:
         """The module that code is of; empty if it is of none that can be imported, or of several of one file."""
@@ -141,9 +143,13 @@ class Modules:
 
     def has_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> bool:
         """Whether the globals of a function are those of the module that its code is of."""
-        # By what code says of itself: collections.abc is frozen as _collections_abc.
-        module = sys.modules.get(self.name_of(code))
-        return module is not None and vars(module) is scope
+        place = code.co_filename, id(scope)
+        known = self._own_globals.get(place)
+        if known is None:
+            # By what code says of itself: collections.abc is frozen as _collections_abc.
+            module = sys.modules.get(self.name_of(code))
+            known = self._own_globals[place] = scope, module is not None and vars(module) is scope
+        return known[1]
 
     def require_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> str | None:
         """Returns why what code names cannot be looked up in its module; None if it can."""

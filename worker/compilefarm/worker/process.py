@@ -102,6 +102,7 @@ class ChildProcess:
         self._listener = asyncio.create_task(self._listen_to_errors(), name=f"stderr of child {self.pid}")
         self._ending: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._is_watched = asyncio.Event()
         # Why it was ended, if it took more than it may.
         self._excess: ChildDied | None = None
 
@@ -190,6 +191,8 @@ class ChildProcess:
             ChildDied: it ended within a message.
         """
         self._watcher = asyncio.create_task(self._watch(), name=f"watch over child {self.pid}")
+        # What it took before would not count.
+        await self._is_watched.wait()
         for digest, content in (blobs or {}).items():
             for piece in pieces_of(digest, content):
                 await self._give(ChildTask(blob=piece))
@@ -253,11 +256,14 @@ class ChildProcess:
         """Kills the child when it exceeds a limit."""
         try:
             at_first = await asyncio.to_thread(resident_bytes, self._forked.pids())
+            self._is_watched.set()
             while self._excess is None:
                 await asyncio.sleep(self._settings.sample_seconds)
                 self._excess = await asyncio.to_thread(self._find_excess, at_first)
         except Exception as error:  # noqa: BLE001 - a child that nobody watches goes no further
             self._excess = ChildDied(f"what it takes cannot be seen: {error!r}")
+        finally:
+            self._is_watched.set()
         self._forked.kill()
 
     def _find_excess(self, memory_at_first: int) -> ChildDied | None:
