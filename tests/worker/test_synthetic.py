@@ -94,6 +94,8 @@ def _positive(found: torch.Tensor) -> bool:
          lambda mask: mask.sum() == 7),
         (lambda x, mask, y: x.masked_scatter(mask.unsqueeze(1), y), (torch.rand(4, 9), _FOUR, torch.rand(20)),
          1, lambda mask: mask.sum() == 2),
+        (lambda x, mask, y: x.masked_scatter(mask, y), (torch.rand(3, 9), torch.zeros(3, 9).bool(), torch.rand(3, 9)),
+         1, lambda mask: mask.any(-1).all() and not mask.all(-1).any()),
         (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
          lambda mask: mask.any(-1).all() and not mask.all(-1).any()),
     ],

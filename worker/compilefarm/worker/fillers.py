@@ -30,7 +30,7 @@ class Kind(Enum):
         SPLITS: the same, and the last one is the number, so that each integer below it lies between two of them.
         COUNT: the number itself.
         SHARES: integers whose sum is the number.
-        CHOICES: booleans of which not more are true than the number of as many as there are of places.
+        CHOICES: booleans, of which at most the number are true once they are expanded to all places.
         COUNTING: 0, 1, 2, ... along the last dimension.
         PIVOTS: 1, 2, 3, ... along the last dimension: each row stays where it is.
         DIVISOR: no zeros, nor nearly zero.
@@ -67,7 +67,7 @@ class Filler:
         bound: the number, for kinds that have one.
         size: what the number is where sizes differ from call to call, if it has to be that very size.
         extent: largest coordinate, of boxes.
-        places: of choices, how many there are where they are made.
+        places: of choices, how many there are after all expanding.
     """
 
     kind: Kind
@@ -298,7 +298,8 @@ def _repeats(node: Node) -> Found:
     """How often each element is repeated: the result has as many as these are together. With none, nothing would be
     compared, and kernels of torch 2.11 divide by zero (runtime/triton_heuristics.py: Grid2DWithYZOverflow)."""
     # Alone they are the first argument.
-    repeats = _argument(node, 1, "repeats") or _argument(node, 0, "repeats")
+    second = _argument(node, 1, "repeats")
+    repeats = _argument(node, 0, "repeats") if second is None else second
     size = node.kwargs.get("output_size")
     known = size.meta.get("example_value") if isinstance(size, Node) else size
     hint = find_hint(known) if isinstance(known, int | torch.SymInt) else None
@@ -310,9 +311,10 @@ def _repeats(node: Node) -> Found:
 
 
 def _chosen(node: Node) -> Found:
-    """Each element that is chosen takes the next one of a source. Masks may be expanded on their way."""
+    """Each element that is chosen takes the next one of a source. Where that has enough for all, any mask will do."""
     source, places = math.prod(_shape(_argument(node, 2, "source"))), math.prod(_shape(node))
-    yield _argument(node, 1, "mask"), Filler(kind=Kind.CHOICES, bound=min(source, places), places=max(places, 1))
+    if source < places:
+        yield _argument(node, 1, "mask"), Filler(kind=Kind.CHOICES, bound=source, places=places)
 
 
 def _unpooled(node: Node) -> Found:

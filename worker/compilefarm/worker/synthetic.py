@@ -49,7 +49,7 @@ def _fillers(decoded: DecodedJob, *, hints: Sequence[int]) -> Mapping[int, Fille
 
 
 def _right_for(number: int, decoded: DecodedJob) -> frozenset[Kind]:
-    """Elements that kernels may believe: what are few repeats may be no offsets."""
+    """Kinds of elements that kernels may believe: small counts are right as repeats, and may be wrong as offsets."""
     return _RIGHT_REPEATS if number in decoded.repeat_inputs else _RIGHT_OFFSETS
 
 
