@@ -7,6 +7,7 @@ import os
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -303,11 +304,16 @@ def beyond_the_calendar(accepted: AcceptedJob) -> str:
     return accepted.key
 
 
+def long_before_it_was_accepted(accepted: AcceptedJob) -> str:
+    accepted.accepted.FromDatetime(ManualClock().now() + timedelta(days=8))
+    return accepted.key
+
+
 def under_the_key_of_another(accepted: AcceptedJob) -> str:
     return f"{'0' * 16}{accepted.key[16:]}"
 
 
-@pytest.mark.parametrize("damage", [beyond_the_calendar, under_the_key_of_another])
+@pytest.mark.parametrize("damage", [beyond_the_calendar, long_before_it_was_accepted, under_the_key_of_another])
 async def test_an_entry_that_no_gateway_wrote_keeps_none_from_being_done(
     tmp_path: Path, damage: Callable[[AcceptedJob], str]
 ) -> None:

@@ -15,6 +15,7 @@ from compilefarm.client.programs import Program
 from compilefarm.client.records import Outcome, RecordWriter
 from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.core.errors import FarmError, NotStored
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.graph.bypass import Bypass
 
 Encode = Callable[[RecordWriter], Encoded]
@@ -77,6 +78,7 @@ class Attempts:
             encoded = encode(writer)
             return self.savable(self._farm_programs.obtain(encoded, graph=graph, writer=writer, begun=begun), encoded)
         except (Bypass, CompileFailed, FarmError) as error:
+            raise_interruption(error)
             outcome = self._outcome_of(error)
             if self.settle(writer, outcome, reason=error.reason, message=str(error)):
                 raise
@@ -84,6 +86,7 @@ class Attempts:
                 return self.savable(self._farm_programs.obtain_later(encoded, graph=graph, writer=writer), encoded)
             raise Unserved(encoded=encoded) from error
         except Exception as error:
+            raise_interruption(error)
             if is_for_dynamo(error):
                 raise
             # A defect of the client must not cost the pod its model.
@@ -96,6 +99,7 @@ class Attempts:
         try:
             return self._runtime.savable(program, encoded)
         except Exception as error:  # noqa: BLE001 - logged; a program that cannot be saved can be run
+            raise_interruption(error)
             announce_defect(error, where="what torch needs to save a program")
             return program
 

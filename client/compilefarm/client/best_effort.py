@@ -9,6 +9,7 @@ from typing import Literal
 
 from compilefarm.client.announcements import announce_defect
 from compilefarm.client.local import is_for_dynamo
+from compilefarm.core.interruptions import raise_interruption
 
 
 class BestEffort(AbstractContextManager[None]):
@@ -29,6 +30,7 @@ class BestEffort(AbstractContextManager[None]):
             context = self._make()
             context.__enter__()
         except Exception as error:
+            raise_interruption(error)
             if is_for_dynamo(error):
                 raise
             announce_defect(error, where=self._where)
@@ -42,6 +44,7 @@ class BestEffort(AbstractContextManager[None]):
             try:
                 self._context.__exit__(kind, error, traceback)
             except Exception as another:
+                raise_interruption(another)
                 if another is error or is_for_dynamo(another):
                     raise
                 announce_defect(another, where=self._where)

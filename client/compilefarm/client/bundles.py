@@ -72,7 +72,9 @@ class Bundles:
             obstacles.note(_NOTHING)
         descriptions = [part.description for part in given]
         lists = self._lists.read(name, obstacles=Obstacles())
-        new = new_parts(descriptions, pushes=[each.push for each in lists if each.push.environment == here])
+        # Parts that strangers have listed are not there for those who read signed lists alone.
+        standing = [each for each in lists if each.push.environment == here and self._calls.vouches_for(each.entry)]
+        new = new_parts(descriptions, pushes=[each.push for each in standing])
         contents = {part.description.digest: part for part in given}
         sent = self._send_missing(contents, obstacles=obstacles)
         stored = self._stored(new, sent=sent, obstacles=obstacles)

@@ -28,6 +28,7 @@ from compilefarm.v1.cache_service_pb2 import (
 )
 
 if TYPE_CHECKING:
+    from compilefarm.core.public_keys import PublicKey
     from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
 
 
@@ -60,13 +61,15 @@ class CacheCalls:
         """Whether an entry is signed by the key of this pod; without one, whether nobody has signed it."""
         if self._signing_key is None:
             return not entry.HasField("signature")
-        from compilefarm.core.signatures import check_signature_of_entry
+        return self._is_signed(entry, trusted=[self._signing_key.public])
 
-        try:
-            check_signature_of_entry(entry, trusted=[self._signing_key.public])
-        except UntrustedArtifact:
-            return False
-        return True
+    def vouches_for(self, entry: CacheEntry) -> bool:
+        """Whether those for whom this pod signs may be expected to read an entry: its own key has signed it, or one
+        that it trusts. Without a key to sign with, whatever it reads itself.
+        """
+        if self._signing_key is None:
+            return True
+        return self._is_signed(entry, trusted=[self._signing_key.public, *self._trusted])
 
     def read(self, cache: TorchCache.ValueType, key: str) -> bytes:
         """Returns the bytes of an entry.
@@ -172,6 +175,15 @@ class CacheCalls:
             from compilefarm.core.signatures import check_signature_of_entry
 
             check_signature_of_entry(entry, trusted=self._trusted)
+
+    def _is_signed(self, entry: CacheEntry, *, trusted: Sequence[PublicKey]) -> bool:
+        from compilefarm.core.signatures import check_signature_of_entry
+
+        try:
+            check_signature_of_entry(entry, trusted=trusted)
+        except UntrustedArtifact:
+            return False
+        return True
 
     def _sign(self, entry: CacheEntry) -> CacheEntry:
         if self._signing_key is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from compilefarm.client.findings import Finding
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.graph.fp32_precision import Product, narrow_precisions
 from compilefarm.graph.leaves import as_result, is_result, leaf_of
 from compilefarm.graph.tolerances import coarsest, epsilon_of, tolerance_of
@@ -94,6 +95,7 @@ def compare(program: Program, *, eager: Program, code: str, inputs: Sequence[Any
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, eager does not raise it
+                raise_interruption(error)
                 return Finding(
                     outcome="differs", detail=f"it raises {type(error).__name__}: {error}, and eager does not"
                 )

@@ -15,6 +15,7 @@ from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.read_ahead import ReadAhead
 from compilefarm.core.errors import FarmError, NotStored
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.core.printable import printable
 from compilefarm.v1.cache_service_pb2 import TorchCache
 
@@ -65,6 +66,7 @@ class FarmCaches:
             self._connection.give_up(error)
             self._tell(error, action=action)
         except Exception as error:  # noqa: BLE001 - logged with its traceback; a compile goes on without its cache
+            raise_interruption(error)
             announce_defect(error, where="torch's caches")
 
     def _tell(self, error: FarmError, *, action: str) -> None:

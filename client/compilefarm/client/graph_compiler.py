@@ -22,6 +22,7 @@ from compilefarm.client.records import RecordWriter
 from compilefarm.client.reports import Reporter
 from compilefarm.client.resorts import Resorts
 from compilefarm.client.runtime import Encoded
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.core.requests import Request
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ class GraphCompiler:
             try:
                 encoded = encode()
             except Exception as error:
+                raise_interruption(error)
                 if not is_for_dynamo(error):
                     self._recorder.note_bypass(error, record=writer.record)
                 raise

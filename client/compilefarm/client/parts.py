@@ -17,6 +17,7 @@ from compilefarm.client.records import RecordWriter
 from compilefarm.client.reports import Reporter
 from compilefarm.client.resorts import Resorts
 from compilefarm.core.errors import FarmError
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.graph.bypass import Bypass
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class PartsCompiler:
         except (Bypass, CompileFailed, FarmError):
             raise
         except Exception as error:
+            raise_interruption(error)
             if is_for_dynamo(error):
                 raise
             writers.append(self._open(nodes=whole.nodes, name=whole.name))

@@ -15,6 +15,7 @@ from compilefarm.client.programs import Program
 from compilefarm.client.recorder import untraceable
 from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.client.torch_runtime import TorchRuntime
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of, read_recording
 from compilefarm.core.requests import Request
 from compilefarm.v1.environment_pb2 import Environment
@@ -102,6 +103,7 @@ class RecordingBackend:
         try:
             self._runtime.compile_plain_graphs(graph_module, example_inputs, options=merged, compile_plain=note_part)
         except Exception as error:
+            raise_interruption(error)
             if is_for_dynamo(error):
                 raise
             self._note_bypass(untraceable(error), nodes=len(graph_module.graph.nodes), name=name)
@@ -110,6 +112,7 @@ class RecordingBackend:
         try:
             encoded = encode()
         except Exception as error:
+            raise_interruption(error)
             if is_for_dynamo(error):
                 raise
             self._note_bypass(error, nodes=nodes, name=name)

@@ -12,6 +12,7 @@ from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.programs import Program, Switch
 from compilefarm.client.records import RecordWriter
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.interruptions import raise_interruption
 
 # The graph cannot be run at all, compiled or not.
 _UNRUNNABLE = (InvalidRequest,)
@@ -65,6 +66,7 @@ class Resorts:
         try:
             return self._compile(graph, writer=writer)
         except Exception as error:  # noqa: BLE001 - logged; the uncompiled graph is right
+            raise_interruption(error)
             _settle_for_eager(writer, error)
             return graph.eager()
 
@@ -91,6 +93,7 @@ class Resorts:
         except _UNRUNNABLE:
             raise
         except Exception as error:
+            raise_interruption(error)
             if is_for_dynamo(error):
                 raise
             _settle_for_eager(writer, error)
@@ -107,6 +110,7 @@ def _or_eager(
         try:
             result = program(*inputs)
         except Exception as error:
+            raise_interruption(error)
             if not is_of_compiler(error):
                 raise
             switch.program = eager

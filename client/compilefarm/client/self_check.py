@@ -15,6 +15,7 @@ from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.programs import Program, Switch
 from compilefarm.client.records import RecordWriter
 from compilefarm.client.resorts import Resorts
+from compilefarm.core.interruptions import raise_interruption
 
 OnFinding = Callable[[str, Finding], None]
 
@@ -68,6 +69,7 @@ class SelfCheck:
         try:
             return graph.compare(program, inputs)
         except Exception as error:
+            raise_interruption(error)
             if is_for_dynamo(error):
                 raise
             # What cannot be compared is no proof, and the pod has to be served.

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from compilefarm.client.records import Ledger
 from compilefarm.core.digests import digest_of
 from compilefarm.core.dynamo_packages import GlobalKind, Lookup, Variant
 from compilefarm.core.errors import FarmError, UnusableRequestFile
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.core.requests import Request, pack_request, unpack_request
 from compilefarm.graph.bypass import Bypass
 
@@ -133,6 +133,7 @@ class Starts:
         try:
             found = self._find(lookup, frame)
         except Exception as error:  # noqa: BLE001 - logged with its traceback; the function is traced
+            raise_interruption(error)
             announce_defect(error, where="packages of Dynamo")
             self._of_thread.reason = f"a defect: {type(error).__name__}"
             return ()
@@ -143,6 +144,7 @@ class Starts:
         try:
             self._publish(lookup, frame, variant)
         except Exception as error:  # noqa: BLE001 - logged with its traceback; the function was traced
+            raise_interruption(error)
             announce_defect(error, where="packages of Dynamo")
 
     def note_finding(self, frame: Frame, variant: Variant, finding: Finding) -> None:
@@ -153,6 +155,7 @@ class Starts:
                 detail = f"in {detail}: {self._withdraw(frame, variant, detail)}"
             announce_comparison(frame.code.co_qualname, outcome=finding.outcome, detail=detail)
         except Exception as error:  # noqa: BLE001 - logged with its traceback; the function was traced
+            raise_interruption(error)
             announce_defect(error, where="the comparison of a package with a trace")
 
     def _withdraw(self, frame: Frame, variant: Variant, detail: str) -> str:
@@ -166,8 +169,10 @@ class Starts:
         """Begins to fetch programs, while it is verified whether they may stand for what would be compiled here."""
         for name in islice(dict.fromkeys(names), _MOST_BEGUN):
             # What a program cannot be had for, a defect among that, is said where it is needed: `_load` begins anew.
-            with suppress(Exception):
+            try:
                 self._of_thread.begun[name] = self._begin_request(unpack_request(self._programs[name].request))
+            except Exception as error:  # noqa: BLE001 - it is met again where the program is needed
+                raise_interruption(error)
 
     def _find(self, lookup: Lookup, frame: Frame) -> Sequence[Found]:
         key = self._find_key(lookup, frame)

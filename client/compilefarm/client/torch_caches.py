@@ -16,6 +16,7 @@ from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches
 from compilefarm.client.tuning_entries import content_of_torch, describe_entry
 from compilefarm.core.digests import digest_of
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.torch_internals.kernel_sources import KernelSources
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND, serve_from
 from compilefarm.v1.cache_service_pb2 import TorchCache
@@ -52,6 +53,7 @@ def install_or_announce() -> None:
         if read_config(os.environ).torch_caches:
             install()
     except Exception as error:  # noqa: BLE001 - logged with its traceback; the pod goes on without these caches
+        raise_interruption(error)
         announce_defect(error, where=_WHAT)
 
 

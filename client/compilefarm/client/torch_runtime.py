@@ -15,6 +15,7 @@ from compilefarm.client.programs import Program
 from compilefarm.client.requested_graph import RequestedGraph
 from compilefarm.client.runtime import Encoded
 from compilefarm.core.errors import IncompatibleArtifact
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.environment_pb2 import Environment
@@ -86,6 +87,7 @@ class TorchRuntime:
         try:
             self.encode(graph_module, example_inputs, options={})
         except Exception as error:  # noqa: BLE001 - raised again where it is noted
+            raise_interruption(error)
             return isinstance(error, Bypass) and error.reason == "aliased_inputs"
         return False
 

@@ -13,6 +13,7 @@ import torch
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_to_run
 from compilefarm.core.environments import differences
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact, UnusableFolder
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.loader.blobs import unpack
 from compilefarm.loader.kernels import offering_kernels
 from compilefarm.loader.libraries import BuiltLibrary, LibraryNotPacked, using_libraries
@@ -96,8 +97,10 @@ def load_artifact(
     except LibraryNotPacked as error:
         raise CorruptArtifact(str(error)) from error
     except OSError as error:
+        raise_interruption(error)
         raise _of_files(error) from error
     except Exception as error:
+        raise_interruption(error)
         raise CorruptArtifact(f"the artifact cannot be loaded: {type(error).__name__}: {error}") from error
 
 

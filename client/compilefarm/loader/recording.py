@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.core.interruptions import find_interruption, raise_interruption
 from compilefarm.loader.capture import end_capture
 from compilefarm.torch_internals.counters import inductor_counts
 from compilefarm.torch_internals.cudagraph_trees import (
@@ -64,6 +65,7 @@ class Recording:
             try:
                 return program([*inputs])
             except Exception as error:
+                raise_interruption(error)
                 if self.writes or had_ended or not self.has_ended:
                     raise
                 _forget_frames(error)
@@ -106,8 +108,9 @@ def _cudagraphify(
         _watch(manager_of(how))
     except Exception as error:  # noqa: BLE001 - whatever it is, the part has not begun
         cause = end_capture(error, device_index=how["device_index"], stream=stream)
-        _forget_frames(error)
         recording.end(cause)
+        raise_interruption(error)
+        _forget_frames(error)
         return part.run_without_graphs
     return part.recorded_by(original(part, inputs, *given, **how))
 
@@ -184,6 +187,9 @@ def _watched_type() -> Any:
                 return super().record_function(new_inputs, function_id)
             except Exception as error:  # noqa: BLE001 - whatever it is, the part is run below
                 cause = end_capture(error, device_index=self.device_index, stream=stream)
+                if find_interruption(error) is not None:
+                    part.recording.end(cause)
+                    raise_interruption(error)
                 _forget_frames(error)
             # Nothing has been written: while a GPU records, it does not compute. What this raises is not about graphs.
             result = part(given.again())

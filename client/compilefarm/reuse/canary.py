@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from compilefarm.core.dynamo_packages import Variant
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.capture import capture
 from compilefarm.reuse.comparison import Finding, compare
 from compilefarm.reuse.environment_reads import EnvironmentReads
@@ -67,6 +68,7 @@ class Canary:
             try:
                 require_holds(variant, frame)
             except Exception as error:
+                raise_interruption(error)
                 if isinstance(error, MemoryError):
                     raise
                 reasons.append(said(error))
@@ -87,6 +89,7 @@ class Canary:
                 traced, frame, key_of=self._programs.key_of, generated=self._generated, read=read.names(), asked=asked
             )
         except Exception as error:
+            raise_interruption(error)
             if isinstance(error, MemoryError):
                 raise
             # What cannot be said proves nothing.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from compilefarm.core.dynamo_packages import Lookup, Variant
 from compilefarm.core.garbage import PausedCollections
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.code_objects import digest_of_code
 from compilefarm.reuse.refusals import Refusal, Unsayable
 from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, backend_of, traced_of
@@ -115,6 +116,7 @@ class Interceptor:
             try:
                 found = self._install(variant, frame)
             except Exception as error:
+                raise_interruption(error)
                 if isinstance(error, MemoryError):
                     raise
                 reasons.append(said(error))
@@ -151,6 +153,7 @@ class Interceptor:
                 asked=asked,
             )
         except Exception as error:
+            raise_interruption(error)
             if isinstance(error, MemoryError):
                 raise
             self._on_unpublished(frame.code.co_qualname, said(error))

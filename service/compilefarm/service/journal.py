@@ -296,7 +296,8 @@ class Journal:
 
     def _is_old(self, accepted: AcceptedJob) -> bool:
         now = self._clock.now()
-        return now - accepted.accepted.ToDatetime(now.tzinfo) > _KEPT
+        # What is dated so far ahead was accepted by a clock that has been set back since, and is as old as that.
+        return abs(now - accepted.accepted.ToDatetime(now.tzinfo)) > _KEPT
 
 
 def _shared_by(key: str, *, job: Job, namespaces: Sequence[str]) -> str:

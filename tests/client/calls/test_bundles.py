@@ -401,6 +401,18 @@ def test_what_a_writer_does_not_trust_it_pushes_itself(farm: str, signer: tuple[
     assert pull(farm, calls=calls_to(farm, trust=careful))[0].loaded == {("inductor", "key"): [b"graph"]}
 
 
+def test_what_strangers_have_listed_is_signed_by_who_signs_without_trusted_keys(
+    farm: str, signer: tuple[Trust, SigningKey]
+) -> None:
+    trust, key = signer
+    push(farm, part(b"graph"))
+    pushed = push(farm, part(b"graph"), trust=trust)
+    assert (pushed.added, pushed.sent_bytes) == ({"inductor": 1}, 0)
+    reader = calls_to(farm, trust=Trust(trusted_cache_keys=(key.public,)))
+    assert pull(farm, calls=reader)[0].loaded == {("inductor", "key"): [b"graph"]}
+    assert push(farm, part(b"graph"), trust=trust).added == {}
+
+
 def test_a_pod_that_wants_signatures_and_has_no_key_is_told(farm: str, store: Path) -> None:
     with pytest.raises(ConfigurationError, match="COMPILEFARM_CACHE_SIGNING_KEY"):
         push(farm, part(b"graph"), trust=Trust(trusted_cache_keys=(new_signing_key().public,)))
