@@ -196,6 +196,21 @@ def test_dropout_in_a_checkpoint_of_an_uncompiled_graph_drops_the_same_twice(
     torch.testing.assert_close(x.grad, 2 * result.detach())
 
 
+def test_a_checkpoint_of_an_uncompiled_graph_writes_once(uncompiled: Callable[[Any], Any]) -> None:
+    """As compiled programs do. Run once more, it is refused, since what it saved has changed."""
+
+    def trained(compiled: Any, norm: torch.nn.Module, *, checkpointed: bool) -> list[torch.Tensor]:
+        def model(x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(norm, x, use_reentrant=False) * 2 if checkpointed else norm(x) * 2
+
+        x = torch.arange(12.0).view(4, 3).requires_grad_()
+        compiled(model)(x).square().sum().backward()
+        return [x.grad, *norm.buffers()]
+
+    once = trained(lambda model: model, torch.nn.BatchNorm1d(3), checkpointed=False)
+    torch.testing.assert_close(trained(uncompiled, torch.nn.BatchNorm1d(3), checkpointed=True), once)
+
+
 def test_a_region_of_an_uncompiled_graph_has_gradients(uncompiled: Callable[[Any], Any]) -> None:
     """With torch 2.11 its operator has none on tensors that are no fake ones."""
 

@@ -383,6 +383,25 @@ def test_checkpoints_of_eager_drop_the_same_twice(monkeypatch: pytest.MonkeyPatc
     assert (found.compared, found.compared_by_seed) == (2, 0)
 
 
+def _normed(
+    x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, calls: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    calls.add_(1)
+    return (torch.nn.functional.batch_norm(x, mean, variance, training=True) * calls,)
+
+
+def _checkpointed_norm(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    results: tuple[torch.Tensor, ...] = torch.utils.checkpoint.checkpoint(_normed, *given, use_reentrant=False)
+    return results
+
+
+def test_checkpoints_of_eager_write_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compiled program does, which computes again what it needs and writes nothing then."""
+    given = torch.rand(4, 3, requires_grad=True), torch.zeros(3), torch.ones(3), torch.tensor(1.0)
+    found = _verified(monkeypatch, _checkpointed_norm, *given, program=_normed)
+    assert (found.compared, found.not_compared) == (5, "")
+
+
 def _unrepeatable(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.sin(), x.cos()
 

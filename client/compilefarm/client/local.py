@@ -1,4 +1,5 @@
-"""Graphs without a farm, compiled or not. Nothing here imports more than the standard library and torch.
+"""Graphs without a farm, compiled or not. Nothing here imports more than the standard library, torch and names of its
+functions.
 
 A release of torch that moves a private name breaks what talks to the farm; this has to go on. The private names here
 are used where they are found and done without where they are not.
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
+
+from compilefarm.core.in_place import may_write_in_place
 
 Program = Callable[..., Any]
 
@@ -117,6 +120,8 @@ def _with_eager_operators(graph_module: Any) -> Any:
 def _run_checkpointed(graph_module: Any, *inputs: Any, **options: Any) -> Any:
     from torch.utils.checkpoint import checkpoint
 
+    if any(map(may_write_in_place, _nodes_of(graph_module))):
+        return graph_module(*inputs)
     if _CONTEXT_FN in graph_module.meta:
         options["context_fn"] = graph_module.meta[_CONTEXT_FN]
     return checkpoint(graph_module, *inputs, **{**options, "use_reentrant": False})
@@ -131,7 +136,8 @@ _EAGER_OPERATORS: Mapping[str, Program] = {
     # torch/_higher_order_ops/invoke_subgraph.py: with torch 2.11 its backward asks for fake tensors.
     "invoke_subgraph": _run_region,
     # torch/_higher_order_ops/wrap.py: tag_activation_checkpoint_impl leaves the state of generators alone, so that
-    # dropout within would have wrong gradients.
+    # dropout within would have wrong gradients. What a compiled program writes to it writes to once, where a checkpoint
+    # would do so again for the gradients.
     "tag_activation_checkpoint": _run_checkpointed,
 }
 

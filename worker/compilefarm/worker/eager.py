@@ -14,7 +14,7 @@ from compilefarm.graph.tolerances import coarsest, epsilon_of
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.believed_values import refusing_values_outside
-from compilefarm.worker.checkpoints import keep_random_state
+from compilefarm.worker.checkpoints import run_checkpoints_as_compiled
 from compilefarm.worker.comparison import Comparison, differing_elements
 from compilefarm.worker.inputs import move_by_last_bits
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
@@ -49,7 +49,7 @@ class Eager:
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
         self.decoded = decoded
         self.program = decoded.graph_module
-        keep_random_state(self.program)
+        run_checkpoints_as_compiled(self.program)
         call_all_regions(self.program)
         # Graphs may write to their inputs, so that each run has its own.
         self.inputs = inputs_of(job, decoded, first_seed=first_seed, attempt=attempt)
