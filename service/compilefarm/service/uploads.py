@@ -13,7 +13,7 @@ from compilefarm.service.callers import Caller
 from compilefarm.service.counters import Counters
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.quotas import Quotas
-from compilefarm.store.counting import SMALLEST_OBJECT_BYTES
+from compilefarm.store.counting import counted_bytes
 from compilefarm.store.files import StagedBlob
 
 MAX_CHUNK_BYTES = 1024 * 1024
@@ -99,8 +99,8 @@ class Uploads:
             raise InvalidRequest(f"blob {of.digest} is larger than the {self._max_blob_bytes} bytes that are allowed")
         add(size_bytes)
         before_bytes, of.size_bytes = of.size_bytes, of.size_bytes + size_bytes
-        counted_bytes = _as_counted(of.size_bytes) - _as_counted(before_bytes)
-        self._quotas.take(counted_bytes, tenant=of.caller.tenant)
+        already_bytes = counted_bytes(before_bytes) if before_bytes else 0
+        self._quotas.take(counted_bytes(of.size_bytes) - already_bytes, tenant=of.caller.tenant)
         self._counters.bytes_received += size_bytes
         await self._store.reserve(self._coming())
 
@@ -149,8 +149,3 @@ class Upload:
         self._is_last = len(chunk) < MIN_CHUNK_BYTES
         await self._uploads.admit(len(chunk), of=self, add=self._add)
         await self.blob.write(chunk)
-
-
-def _as_counted(size_bytes: int) -> int:
-    """What an upload of so many bytes counts in the store."""
-    return max(size_bytes, SMALLEST_OBJECT_BYTES) if size_bytes else 0

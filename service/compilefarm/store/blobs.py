@@ -15,6 +15,7 @@ from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file
 from compilefarm.store.layout import blob_path
 from compilefarm.store.shared_files import SharedFiles
 from compilefarm.store.staging import staging
+from compilefarm.store.steps import STEP, in_steps
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Blob
 
@@ -209,9 +210,11 @@ async def few_at_a_time(work: Callable[[T], Awaitable[R]], items: Iterable[T], *
     numbered = iter(enumerate(known))
     results: dict[int, R] = {}
     errors: dict[int, Exception] = {}
+    # Work that waits for nothing keeps nobody waiting; all turns together do a step of it at a time.
+    step = max(STEP // turns, 1)
 
     async def take_turns() -> None:
-        for number, item in numbered:
+        async for number, item in in_steps(numbered, step=step):
             try:
                 results[number] = await work(item)
             except Exception as error:  # noqa: BLE001 - raised below

@@ -6,9 +6,11 @@ for LEASE_SECONDS. A manifest goes before the blobs that it names, so that none 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from itertools import chain
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import StoreUnavailable
@@ -34,6 +36,7 @@ from compilefarm.store.layout import (
 )
 from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.records import NewerRecord
+from compilefarm.store.steps import in_steps, sorted_in_thread
 from compilefarm.store.uses import LEASE_SECONDS, Uses
 
 # Damaged objects are kept that long for whoever wants to look at them, unless the room is needed.
@@ -94,13 +97,14 @@ class Collector:
         damaged = await self._backend.list_area(SET_ASIDE) | await self._backend.list_area(FORMER_SET_ASIDE)
         checks = await self._backend.list_area(CHECKS)
         told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
-        size_bytes = sum(stored.size_bytes for area in (manifests, blobs, damaged, checks) for stored in area.values())
+        size_bytes = await asyncio.to_thread(_size_of_areas, (manifests, blobs, damaged, checks))
         self._read = await self._names(manifests.values())
         sweep = _Sweep(
             self._backend,
             uses=self._uses,
             artifacts=self._read,
             blobs=blobs,
+            references=await asyncio.to_thread(_count_references, self._read),
             told=told,
             collected=Collected(size_bytes=size_bytes),
             dry_run=dry_run,
@@ -112,21 +116,26 @@ class Collector:
         if limit_bytes is not None:
             await sweep.evict(limit_bytes=limit_bytes)
         if not dry_run:
-            await self._remove_notes(told, remaining=manifests.keys() | blobs.keys())
-            await CheckStore(self._backend).forget(
-                before_seconds=self._uses.now() - KEPT_SECONDS, but=frozenset(map(key_of, manifests))
-            )
+            await self._remove_notes(told, kept=await asyncio.to_thread(_notes_of, (manifests, blobs)))
+            keys = await asyncio.to_thread(_keys_of, manifests)
+            await CheckStore(self._backend).forget(before_seconds=self._uses.now() - KEPT_SECONDS, but=keys)
         return sweep.collected
 
     async def _names(self, manifests: Iterable[StoredObject]) -> dict[StoredObject, frozenset[str]]:
         """Returns the paths of the blobs that each readable manifest names."""
 
-        async def names(stored: StoredObject) -> frozenset[str] | None:
-            return self._read[stored] if stored in self._read else await self._read_names(stored.path)
-
-        objects = list(manifests)
-        found = await few_at_a_time(names, objects)
-        return {stored: named for stored, named in zip(objects, found, strict=True) if named is not None}
+        named: dict[StoredObject, frozenset[str]] = {}
+        unread: list[StoredObject] = []
+        async for stored in in_steps(manifests):
+            if (known := self._read.get(stored)) is not None:
+                named[stored] = known
+            else:
+                unread.append(stored)
+        found = await few_at_a_time(lambda stored: self._read_names(stored.path), unread)
+        async for stored, names in in_steps(zip(unread, found, strict=True)):
+            if names is not None:
+                named[stored] = names
+        return named
 
     async def _read_names(self, path: str) -> frozenset[str] | None:
         try:
@@ -138,11 +147,10 @@ class Collector:
             ) from error
         return None if manifest is None else frozenset(blob_path(blob.digest) for blob in blobs_of(manifest))
 
-    async def _remove_notes(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
+    async def _remove_notes(self, told: Mapping[str, float], *, kept: Set[str]) -> None:
         """Removes notes of use of removed objects, probes of services that were killed, and what these told others."""
-        kept = set(map(use_path, remaining))
         probes = {stored.path: stored.modified_seconds async for stored in self._backend.objects(PROBES)}
-        for path, seconds in {**told, **probes}.items():
+        async for path, seconds in in_steps(chain(told.items(), probes.items())):
             if path not in kept and self._uses.now() - seconds >= LEASE_SECONDS:
                 await self._backend.delete(path)
         for area in (FAILURES, KEY_LEASES, SESSIONS):
@@ -164,6 +172,7 @@ class _Sweep:
         uses: Uses,
         artifacts: Mapping[StoredObject, frozenset[str]],
         blobs: Mapping[str, StoredObject],
+        references: Counter[str],
         told: Mapping[str, float],
         collected: Collected,
         dry_run: bool,
@@ -174,24 +183,26 @@ class _Sweep:
         self._blobs = blobs
         self._told = told
         self._dry_run = dry_run
-        self._references = Counter(path for named in artifacts.values() for path in named)
+        self._references = references
         self._gone: set[str] = set()
         self.collected = collected
 
     async def remove_unreferenced(self) -> None:
         """Removes blobs that no manifest names."""
-        for path in self._blobs.keys() - self._references.keys():
-            await self._remove_blob(path)
+        async for path in in_steps(self._blobs):
+            if path not in self._references:
+                await self._remove_blob(path)
 
     async def remove_incomplete(self) -> None:
         """Removes manifests whose blobs are not all there."""
-        for stored, named in self._artifacts.items():
+        async for stored, named in in_steps(self._artifacts.items()):
             if not named <= self._blobs.keys():
                 await self._remove_artifact(stored)
 
     async def remove_damaged(self, damaged: Iterable[StoredObject], *, limit_bytes: int | None) -> None:
         """Removes damaged objects that are old; if the room is needed, the younger ones too."""
-        for stored in sorted(damaged, key=lambda stored: stored.modified_seconds):
+        by_age = await sorted_in_thread(damaged, key=lambda stored: stored.modified_seconds)
+        async for stored in in_steps(by_age):
             is_old = self._uses.now() - stored.modified_seconds >= SET_ASIDE_SECONDS
             if is_old or self._is_above(limit_bytes):
                 if not self._dry_run:
@@ -203,7 +214,10 @@ class _Sweep:
         """Removes what was found of artifacts if the room is needed: first what takes most, which is what says the
         request of a failure.
         """
-        for stored in sorted(checks, key=lambda stored: (-stored.size_bytes, stored.modified_seconds)):
+        if not self._is_above(limit_bytes):
+            return
+        by_size = await sorted_in_thread(checks, key=lambda stored: (-stored.size_bytes, stored.modified_seconds))
+        async for stored in in_steps(by_size):
             if not self._is_above(limit_bytes):
                 return
             if not self._dry_run:
@@ -214,10 +228,13 @@ class _Sweep:
         """Removes the artifacts that were used least recently, until the limit is kept or all others are in use: first
         of namespaces that have more than an equal share, so that what one has made does not push out what others have.
         """
-        sizes = self._sizes_of_namespaces()
+        if not self._is_above(limit_bytes):
+            return
+        sizes = await asyncio.to_thread(self._sizes_of_namespaces)
         share_bytes = limit_bytes / max(len(sizes), 1)
         for least_bytes in (share_bytes, 0):
-            for stored in sorted(self._artifacts, key=self._last_use):
+            by_use = await sorted_in_thread(self._artifacts, key=self._last_use)
+            async for stored in in_steps(by_use):
                 if not self._is_above(limit_bytes):
                     return
                 if stored.path not in self._gone and sizes[namespace_of(stored.path)] > least_bytes:
@@ -268,3 +285,24 @@ class _Sweep:
     def _count(self, stored: StoredObject) -> None:
         self.collected.freed_bytes += stored.size_bytes
         self.collected.size_bytes -= stored.size_bytes
+
+
+def _size_of_areas(areas: Iterable[Mapping[str, StoredObject]]) -> int:
+    return sum(stored.size_bytes for area in areas for stored in area.values())
+
+
+def _count_references(artifacts: Mapping[StoredObject, frozenset[str]]) -> Counter[str]:
+    """How many artifacts name each blob."""
+    counts: Counter[str] = Counter()
+    for named in artifacts.values():
+        counts.update(named)
+    return counts
+
+
+def _notes_of(areas: Iterable[Iterable[str]]) -> Set[str]:
+    """Where notes of use lie of some objects."""
+    return {use_path(path) for area in areas for path in area}
+
+
+def _keys_of(manifests: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(key_of, manifests))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
+from compilefarm.store.steps import in_steps
 
 # What an object of a store of artifacts counts at least: a block of a disk. Whoever sends small tensors would fill disk
 # and memory otherwise, however small the limit is.
@@ -22,6 +23,11 @@ class Count:
     size_bytes: int
 
 
+def counted_bytes(size_bytes: int, *, smallest_bytes: int = SMALLEST_OBJECT_BYTES) -> int:
+    """Returns what an object of that size counts."""
+    return max(size_bytes, smallest_bytes)
+
+
 class _Area:
     """The objects below one top-level folder. Sizes are remembered, for those in the storage may change by damage."""
 
@@ -32,18 +38,17 @@ class _Area:
 
     def add(self, path: str, *, size_bytes: int) -> None:
         self.remove(path)
-        counted_bytes = self.counted_bytes(size_bytes)
-        self._sizes[path] = counted_bytes
-        self._size_bytes += counted_bytes
+        self._sizes[path] = self.counted_bytes(size_bytes)
+        self._size_bytes += self._sizes[path]
 
     def counted_bytes(self, size_bytes: int) -> int:
-        return max(size_bytes, self._smallest_bytes)
+        return counted_bytes(size_bytes, smallest_bytes=self._smallest_bytes)
 
     def remove(self, path: str) -> None:
         self._size_bytes -= self._sizes.pop(path, 0)
 
-    def paths(self) -> set[str]:
-        return set(self._sizes)
+    def paths(self) -> list[str]:
+        return list(self._sizes)
 
     def size_of(self, path: str) -> int | None:
         return self._sizes.get(path)
@@ -81,8 +86,9 @@ class CountingBackend(WrappingBackend):
         async for stored in self.objects(name):
             area.add(stored.path, size_bytes=stored.size_bytes)
             found[stored.path] = replace(stored, size_bytes=area.counted_bytes(stored.size_bytes))
-        for path in known - found.keys():
-            area.remove(path)
+        async for path in in_steps(known):
+            if path not in found:
+                area.remove(path)
         return found
 
     async def count(self) -> None:

@@ -14,6 +14,7 @@ from compilefarm.store.backend import StoredObject
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_records import ENTRIES, namespace_of_entry, written_namespace
 from compilefarm.store.layout import USES, use_path
+from compilefarm.store.steps import in_steps, sort_in_steps
 from compilefarm.store.uses import LEASE_SECONDS, Uses
 
 NOTHING_COMING: Mapping[str, int] = {}
@@ -81,7 +82,7 @@ class EntryCollector:
         limit_bytes: float,
         coming: Mapping[str, int],
     ) -> list[StoredObject]:
-        by_use = sorted(entries.values(), key=lambda stored: self._last_use(stored, told=told))
+        by_use = sort_in_steps(entries.values(), key=lambda stored: self._last_use(stored, told=told))
         oldest_seconds = self._uses.now() - self._lifetime_seconds
         expired = [stored for stored in by_use if self._last_use(stored, told=told) < oldest_seconds]
         return expired + _least_recent(by_use[len(expired) :], limit_bytes=limit_bytes, coming=coming)
@@ -91,7 +92,7 @@ class EntryCollector:
         return max(stored.modified_seconds, told_seconds, self._uses.used_seconds(stored.path))
 
     async def _remove_notes(self, told: Mapping[str, float], *, kept: Set[str]) -> None:
-        for path, seconds in told.items():
+        async for path, seconds in in_steps(told.items()):
             if path not in kept and self._uses.now() - seconds >= LEASE_SECONDS:
                 await self._backend.delete(path)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -22,8 +22,10 @@ Now = Callable[[], float]
 # What was used within this time is not evicted: whoever has been given a manifest has that long to fetch its blobs.
 LEASE_SECONDS = 3600.0
 RENEWAL_SECONDS = LEASE_SECONDS / 4
-# Uses whose lease is over are forgotten when there are more than these, and more than twice those that are not.
+# Uses whose lease is over are forgotten when there are more than these.
 _MOST_REMEMBERED = 10_000
+# With each use that is noted. To look through all of hundreds of thousands kept everybody waiting.
+_FORGOTTEN_AT_ONCE = 4
 _logger = logging.getLogger(__name__)
 
 
@@ -42,10 +44,10 @@ class Uses:
         self._backend = backend
         self.now = now
         self._held: Counter[str] = Counter()
-        self._used: dict[str, float] = {}
-        self._told: dict[str, float] = {}
+        # Those noted last at the end.
+        self._used: OrderedDict[str, float] = OrderedDict()
+        self._told: OrderedDict[str, float] = OrderedDict()
         self._ending: dict[str, asyncio.Event] = {}
-        self._most_remembered = _MOST_REMEMBERED
 
     @asynccontextmanager
     async def holding(self, path: str) -> AsyncIterator[None]:
@@ -68,11 +70,12 @@ class Uses:
             written_seconds: when it was written, if that is known: the others see that by themselves.
         """
         now = self._used[path] = self.now()
-        if len(self._used) > self._most_remembered:
-            self._forget_old()
+        self._used.move_to_end(path)
         told = max(self._told.get(path, 0.0), written_seconds)
         is_known = is_within(RENEWAL_SECONDS, since_seconds=told, now_seconds=now)
         self._told[path] = told if is_known else now
+        self._told.move_to_end(path)
+        self._forget_old()
         if is_known:
             return
         try:
@@ -120,11 +123,14 @@ class Uses:
         return is_within(LEASE_SECONDS, since_seconds=used_seconds, now_seconds=self.now())
 
     def _forget_old(self) -> None:
+        """Forgets uses whose lease is over, the oldest first and a few at a time: one after the other is noted."""
         # The others were told of these, so it stays known, within RENEWAL_SECONDS, when they were used.
         for uses in (self._used, self._told):
-            for path in [path for path, used_seconds in uses.items() if not self._is_leased(used_seconds)]:
+            for _ in range(_FORGOTTEN_AT_ONCE):
+                path, used_seconds = next(iter(uses.items()), ("", 0.0))
+                if len(uses) <= _MOST_REMEMBERED or self._is_leased(used_seconds):
+                    break
                 del uses[path]
-        self._most_remembered = max(_MOST_REMEMBERED, 2 * len(self._used))
 
 
 def is_within(seconds: float, *, since_seconds: float, now_seconds: float) -> bool:
