@@ -136,7 +136,7 @@ async def test_a_listing_holds_no_more_than_it_gives(tmp_path: Path, monkeypatch
             yield StoredObject(path=f"{folder}/{number:064}/ns", size_bytes=1, modified_seconds=number, tag="")
 
     caches = await caches_in(tmp_path)
-    monkeypatch.setattr(entries, "_MOST_LISTED", 10)
+    monkeypatch.setattr(entries, "MOST_LISTED", 10)
     monkeypatch.setattr(CountingBackend, "objects", objects)
     tracemalloc.start()
     assert await caches.list_descriptions(CACHE, key_prefix="", namespaces=["ns"]) == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 
 import pytest
@@ -46,6 +47,18 @@ def test_a_blob_that_unpacks_to_another_size_is_refused(said: int) -> None:
     stored = zlib.compress(b"a" * 1000)
     with pytest.raises(CorruptArtifact, match=str(said)):
         unpack(described(stored, content_size_bytes=said), stored)
+
+
+@pytest.mark.parametrize("said", [-1, -2])
+def test_a_size_below_zero_is_no_bound_and_nothing_is_unpacked(said: int) -> None:
+    stored = zlib.compress(bytes(10**7))
+    blob = described(stored, content_size_bytes=said)
+    tracemalloc.start()
+    with pytest.raises(CorruptArtifact, match=str(said)):
+        unpack(blob, stored)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 10**6
 
 
 def test_bytes_that_do_not_unpack_are_refused() -> None:

@@ -132,7 +132,7 @@ class Bundles:
 
     def _fetch(self, part: BundlePart, *, obstacles: Obstacles) -> bytes | None:
         with obstacles.noting(part.kind):
-            return self._calls.read_part(part.digest)
+            return self._calls.read_part(part)
         return None
 
     def _load(self, part: BundlePart, content: bytes, *, obstacles: Obstacles) -> bool:

@@ -10,7 +10,7 @@ from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_calls import calling, read_signing_key
-from compilefarm.core.cache_entries import KEYS_PER_QUESTION, describe, sendable_key
+from compilefarm.core.cache_entries import KEYS_PER_QUESTION, MOST_LISTED, describe, sendable_key
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import CorruptArtifact, UntrustedArtifact
@@ -29,6 +29,7 @@ from compilefarm.v1.cache_service_pb2 import (
 
 if TYPE_CHECKING:
     from compilefarm.core.public_keys import PublicKey
+    from compilefarm.v1.bundle_pb2 import BundlePart
     from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
 
 
@@ -79,15 +80,19 @@ class CacheCalls:
             UntrustedArtifact: no trusted key has signed it.
             CorruptArtifact: it is another entry, or has other bytes than it says.
         """
-        return self._get(cache, sendable_key(key), is_signed=True)
+        with self._getting(cache, sendable_key(key)) as (entry, answers):
+            self._require_trusted(entry)
+            return _receive(answers, key=entry.key, digest=entry.digest, size_bytes=entry.size_bytes)
 
-    def read_part(self, digest: str) -> bytes:
-        """Returns the bytes of a part of a bundle, which is named by its digest: whoever signed that has signed these.
+    def read_part(self, part: BundlePart) -> bytes:
+        """Returns the content of a part of a bundle, of which the list that names it says digest and size: whoever has
+        signed that has signed this.
 
         Raises:
             As `read`.
         """
-        return self._get(TorchCache.TORCH_CACHE_MEGA_PART, digest, is_signed=False)
+        with self._getting(TorchCache.TORCH_CACHE_MEGA_PART, part.digest) as (_, answers):
+            return _receive(answers, key=part.digest, digest=part.digest, size_bytes=part.size_bytes)
 
     def find(self, cache: TorchCache.ValueType, key: str, *, ahead_bytes: int) -> Sequence[FoundEntry]:
         """Returns an entry, and so many bytes of those that others have asked for after it; nothing if there is none.
@@ -136,10 +141,21 @@ class CacheCalls:
             stub.Put(_pieces(entry, content), timeout=timeout_seconds)
 
     def list_entries(self, cache: TorchCache.ValueType, *, key_prefix: str) -> list[CacheEntry]:
-        """Returns the descriptions of entries whose keys begin so, those written last at the end, trusted or not."""
+        """Returns the descriptions of entries whose keys begin so, those written last at the end, trusted or not.
+
+        Raises:
+            CorruptArtifact: they are more than a farm lists.
+        """
         request = ListEntriesRequest(cache=cache, key_prefix=key_prefix)
+        found: list[CacheEntry] = []
         with self._calling() as (stub, timeout_seconds):
-            return [entry for answer in stub.ListEntries(request, timeout=timeout_seconds) for entry in answer.entries]
+            answers = stub.ListEntries(request, timeout=timeout_seconds)
+            for answer in answers:
+                found += answer.entries
+                if len(found) > MOST_LISTED:
+                    answers.cancel()
+                    raise CorruptArtifact(f"the farm lists more than {MOST_LISTED} entries, the most that farms list")
+        return found
 
     def find_missing(self, cache: TorchCache.ValueType, keys: Sequence[str]) -> set[str]:
         """Returns those of some keys that the farm has no entry of."""
@@ -157,16 +173,15 @@ class CacheCalls:
             with self._calling() as (stub, timeout_seconds):
                 stub.RemoveEntries(request, timeout=timeout_seconds)
 
-    def _get(self, cache: TorchCache.ValueType, key: str, *, is_signed: bool) -> bytes:
+    @contextmanager
+    def _getting(self, cache: TorchCache.ValueType, key: str) -> Iterator[tuple[CacheEntry, Iterator[GetResponse]]]:
+        """Yields what the farm says of an entry, and the pieces of its bytes."""
         with self._calling() as (stub, timeout_seconds):
             answers = stub.Get(GetRequest(cache=cache, key=key), timeout=timeout_seconds)
             try:
                 entry = next(answers, GetResponse()).entry
                 _require_named(entry, cache, key)
-                if is_signed:
-                    self._require_trusted(entry)
-                digest = entry.digest if is_signed else key
-                return _receive(answers, key=key, digest=digest, size_bytes=entry.size_bytes)
+                yield entry, answers
             finally:
                 answers.cancel()
 

@@ -21,6 +21,9 @@ def unpack(blob: Blob, stored: bytes) -> bytes:
         return stored
     if blob.encoding != ENCODING_ZLIB:
         raise CorruptArtifact(f"blob {blob.digest} has an encoding that this release does not know: {blob.encoding}")
+    # To zlib a bound of zero is none.
+    if blob.content_size_bytes < 0:
+        raise CorruptArtifact(f"blob {blob.digest} is said to hold {blob.content_size_bytes} bytes")
     decompressor = zlib.decompressobj()
     try:
         # One byte more than expected is enough to notice; a bomb gets no further.

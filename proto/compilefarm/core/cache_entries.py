@@ -12,6 +12,8 @@ LONGEST_KEY = 1000
 # cache_service.proto: ListEntriesResponse.entries, FindMissingEntriesRequest.keys.
 ENTRIES_PER_ANSWER = 100
 KEYS_PER_QUESTION = 1000
+# Of a listing, those written last.
+MOST_LISTED = 10_000
 # Of a description: names, a digest and a signature.
 LONGEST_DESCRIPTION_BYTES = 4096
 _WORDS = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO
 
-from compilefarm.core.cache_entries import is_named_by_content, is_rewritten, word_of_cache
+from compilefarm.core.cache_entries import MOST_LISTED, is_named_by_content, is_rewritten, word_of_cache
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
 from compilefarm.store.cache import Cache
 from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry, check_entry_file, read_written
@@ -40,8 +40,6 @@ from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 SWEEP_SECONDS = 3600.0
 # Entries that are compared with their digest at a time: a gigabyte takes a thread for seconds.
 _CHECKED_AT_ONCE = 3
-# Of a listing, the ones written last: each costs opening a file, or asking a bucket for one.
-_MOST_LISTED = 10_000
 # Writers of one name at a time: a later one may come between each step of an earlier one.
 _MOST_TRIALS = 3
 # What was read so lately is not looked at again: many pods ask for the same entries at once, and keep for as long what
@@ -272,7 +270,8 @@ class EntryStore:
         async for stored in self._backend.objects(folder):
             if is_in_namespaces(stored.path, namespaces):
                 heapq.heappush(latest, (stored.modified_seconds, stored.path))
-                if len(latest) > _MOST_LISTED:
+                # Each costs opening a file, or asking a bucket for one.
+                if len(latest) > MOST_LISTED:
                     heapq.heappop(latest)
         return [path for _, path in sorted(latest)]
 

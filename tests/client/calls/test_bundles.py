@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from compilefarm.client import cache_calls
 from compilefarm.client.bundle_lists import MOST_LISTS
 from compilefarm.client.bundle_reports import Pulled, Pushed
 from compilefarm.client.bundles import Bundles
@@ -22,7 +23,7 @@ from compilefarm.client.local_caches import LocalPart
 from compilefarm.client.settings import ConfigurationError
 from compilefarm.client.trust import Trust
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import InvalidRequest, NoCaches, NotAllowed, Unreachable
+from compilefarm.core.errors import CorruptArtifact, InvalidRequest, NoCaches, NotAllowed, Unreachable
 from compilefarm.core.signatures import SigningKey, new_signing_key
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import serving_in_thread
@@ -64,8 +65,8 @@ class CountingCalls(CacheCalls):
 
     moved_bytes = 0
 
-    def read_part(self, digest: str) -> bytes:
-        content = super().read_part(digest)
+    def read_part(self, part: BundlePart) -> bytes:
+        content = super().read_part(part)
         self.moved_bytes += len(content)
         return content
 
@@ -347,6 +348,27 @@ def test_what_torch_does_not_take_keeps_nothing_else_out(farm: str) -> None:
 def test_the_content_of_a_part_is_what_its_name_says(farm: str) -> None:
     with pytest.raises(InvalidRequest, match="sha256 of its bytes"):
         calls_to(farm).write_part(digest_of(b"graph"), b"another")
+
+
+def test_a_farm_that_says_another_size_sends_no_more_of_a_part_than_its_list_says(
+    farm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytes(4 * 2**20)
+    push(farm, part(content))
+    calls = calls_to(farm)
+    (entry,) = calls.list_entries(TorchCache.TORCH_CACHE_MEGA_PUSH, key_prefix="")
+    push_list = BundlePush.FromString(calls.read(TorchCache.TORCH_CACHE_MEGA_PUSH, entry.key))
+    push_list.parts[0].size_bytes = 10
+    with pytest.raises(CorruptArtifact, match="more than the 10 bytes"):
+        calls.read_part(push_list.parts[0])
+
+
+def test_a_farm_that_lists_without_an_end_is_not_listened_to(farm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_calls, "MOST_LISTED", 2)
+    for number in range(3):
+        push(farm, part(b"graph %d" % number))
+    with pytest.raises(CorruptArtifact, match="more than 2"):
+        calls_to(farm).list_entries(TorchCache.TORCH_CACHE_MEGA_PUSH, key_prefix="")
 
 
 def test_a_store_that_is_full_keeps_what_it_can_and_says_so(tmp_path: Path) -> None:
