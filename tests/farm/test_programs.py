@@ -182,6 +182,22 @@ def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, uncompiled(work))
 
 
+def test_a_view_by_sizes_that_are_written_in_a_model_whose_sizes_are_not(farm: ServedFarm) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).as_strided((4, 4), (8, 1)) * 2
+
+    torch.compiler.reset()
+    before = len(stats())
+    compiled = torch.compile(model, backend=Farm(farm.address, on_failure="error").backend, dynamic=True)
+    for size in (6, 9):
+        x = torch.arange(float(size * size)).reshape(size, size)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert [record.outcome for record in stats()[before:]] == ["compiled"]
+    # That program is not for sizes of which the view does not fit into the memory. No program is.
+    with pytest.raises(Exception, match="it reaches to element 27 of a memory of"):
+        compiled(torch.zeros(5, 5))
+
+
 def test_a_dynamic_model_is_compiled_here_once_where_no_farm_answers() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)).eval()
     x = torch.rand(3, 8)

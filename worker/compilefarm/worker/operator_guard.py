@@ -56,7 +56,7 @@ def guarding_operators(*, calls_views: bool) -> Iterator[None]:
 
     with (
         watching_operators(look),
-        watching_views(look_at_view),
+        watching_views(look_at_view, guards_sizes=calls_views),
         watching_lowered_sizes(look_at_difference),
     ):
         try:
