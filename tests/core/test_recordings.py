@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from compilefarm.core.errors import (
 )
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.recordings import MANIFEST, RecordedBypass, Recording, read_recording
-from compilefarm.core.requests import Request
+from compilefarm.core.requests import MAX_FILE_BYTES, Request
 from compilefarm.service.testing.jobs import sample_job
 from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.manifest_pb2 import Signature
@@ -151,6 +152,21 @@ def test_what_a_request_calls_a_digest_is_not_followed(tmp_path: Path) -> None:
     Recorder(tmp_path).note_request(Request(job=job), name="", position=0)
     with pytest.raises(DamagedRecording, match="which is no digest"):
         read_recording(tmp_path)
+
+
+def test_no_more_is_read_of_a_tensor_than_one_may_have(tmp_path: Path) -> None:
+    (digest, _), _ = TENSORS.items()
+    record(tmp_path, request("torch.cos", digest))
+    # As a link to a device would be, that has no end.
+    with (tmp_path / "tensors" / digest).open("wb") as file:
+        file.truncate(2 * MAX_FILE_BYTES)
+    tracemalloc.start()
+    with pytest.raises(DamagedRecording, match="other bytes"):
+        read_recording(tmp_path)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # That much is set aside for a request, and hardly ever taken.
+    assert most_bytes < 1.1 * MAX_FILE_BYTES
 
 
 def test_bypasses_are_noted_with_their_reason(tmp_path: Path) -> None:

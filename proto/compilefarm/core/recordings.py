@@ -31,6 +31,7 @@ from compilefarm.core.errors import (
     UnusableRecording,
 )
 from compilefarm.core.expressions import check_expression, say
+from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.core.recorded_packages import RecordedPackage, Unpublished, check_words_of_package, read_package
 from compilefarm.core.requests import SUFFIX, Request, read_request
 from compilefarm.v1.environment_pb2 import Environment
@@ -312,7 +313,9 @@ def _read_tensor(folder: Path, digest: str, *, known: dict[str, bytes]) -> bytes
         return known[digest]
     path = folder / TENSORS / _checked_digest(digest)
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            # A link may lead to what has no end. More than that no graph holds.
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DamagedRecording(
             f"{path}, a tensor that a graph holds, cannot be read ({error.strerror}): {_AGAIN}"
