@@ -24,6 +24,8 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent
 ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
+# How the versions of each end are chosen.
+RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}
 # Tests about what runs without torch, so that its release decides nothing there (tests/docs/test_ends.py).
 WITHOUT_TORCH = ("children", "cli", "client/calls", "core", "docs", "hostile", "service", "store")
 # What processes of their own do, one after the other, beside those of both ends, so that no core is idle while a test
@@ -129,8 +131,10 @@ def main() -> int:
     test = commands.add_parser("test", help="set up and run tests; further arguments go to pytest")
     test.add_argument("--torch", choices=ENDS, default="newest", dest="end")
     commands.add_parser("setup", help="make the environments and print how to enter them")
+    locking = commands.add_parser("lock", help="write requirements/ and run tests.wild; further arguments go to that")
+    locking.add_argument("--upgrade", action="store_true", help="resolve all versions anew, not what is new alone")
     arguments, further = parser.parse_known_args()
-    if further and arguments.command not in ("demo", "test"):
+    if further and arguments.command not in ("demo", "test", "lock"):
         parser.error(f"unknown: {' '.join(further)}")
     match arguments.command:
         case "demo":
@@ -142,6 +146,8 @@ def main() -> int:
         case "test":
             set_up(arguments.end)
             return start_pytest(arguments.end, further).wait()
+        case "lock":
+            return lock(further, upgrade=arguments.upgrade)
         case _:
             for end in ENDS:
                 print(f". {set_up(end) / 'activate'}")
@@ -187,6 +193,16 @@ def report(step: str, code: int, seconds: float) -> bool:
 def static() -> int:
     programs = set_up("newest")
     return max(call(programs, command.split()) for command in STATIC)
+
+
+def lock(further: Sequence[str], *, upgrade: bool) -> int:
+    """Writes the versions of both ends, and runs programs of the libraries in those of the newest one."""
+    programs = set_up("newest")
+    resolve = ["uv", "pip", "compile", "pyproject.toml", "--quiet", "--extra", "all", "--group", "dev"]
+    resolve += ["--python-version", "3.11", *(["--upgrade"] if upgrade else [])]
+    for end, resolution in RESOLUTIONS.items():
+        require(call(programs, [*resolve, "--resolution", resolution, "--output-file", f"requirements/{end}.txt"]))
+    return call(set_up("newest"), ["python", "-m", "tests.wild", *further])
 
 
 def start_pytest(end: str, arguments: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
