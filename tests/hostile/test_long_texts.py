@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from compilefarm.core.environments import differences
 from compilefarm.service.testing import Calls, Refused, ScriptedPool, calling, sample_job, serving
 from compilefarm.service.validation import MAX_ENVIRONMENT_BYTES, MAX_SOURCE, MAX_TEXT
-from compilefarm.v1.environment_pb2 import CustomOperator
+from compilefarm.v1.environment_pb2 import Cpu, CustomOperator, Environment
 from compilefarm.v1.graph_pb2 import NamedValue, TritonFunction, TritonKernel, Value
 from compilefarm.v1.job_pb2 import FAILURE_KIND_NOT_SERIALIZABLE, CompileFailure, Job
 
@@ -116,3 +117,9 @@ async def test_failures_of_one_caller_do_not_hide_the_list_of_jobs() -> None:
     assert len(listed) == 300
     assert listed[0].failure.message.startswith("aaa")
     assert listed[0].failure.log_tail.endswith("bbb")
+
+
+def test_a_version_with_thousands_of_digits_is_a_version() -> None:
+    wanted, offered = (Environment(cpu=Cpu(glibc=f"2.{minor}")) for minor in ("39", "9" * 5000))
+    assert any("glibc" in difference for difference in differences(wanted=wanted, offered=offered))
+    assert not any("glibc" in difference for difference in differences(wanted=offered, offered=wanted))

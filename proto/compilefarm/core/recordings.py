@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compilefarm.core.digests import digest_of
+from compilefarm.core.digests import digest_of, is_digest
 from compilefarm.core.errors import (
     DamagedRecording,
     InvalidRequest,
@@ -328,7 +328,7 @@ def _read_tensor(folder: Path, digest: str, *, known: dict[str, bytes]) -> bytes
 
 def _checked_digest(digest: str) -> str:
     # The request may come from a stranger, and what it calls a digest be a path.
-    if len(digest) != hashlib.sha256().digest_size * 2 or not digest.isalnum():
+    if not is_digest(digest):
         raise DamagedRecording(f"a request refers to the tensor {digest[:80]!a}, which is no digest: {_AGAIN}")
     return digest
 
