@@ -7,12 +7,15 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 from rich.console import Console
 
 from compilefarm.cli.jobs import keep_refused, show
@@ -74,6 +77,25 @@ def test_health_is_an_exit_status_and_needs_no_token(tmp_path: Path, capsys: pyt
         assert capsys.readouterr().out == "SERVING\n"
     assert main(["health", "--address", address]) == 1
     assert "cannot be reached" in capsys.readouterr().err
+
+
+class Strange(HealthServicer):
+    """Answers with what there is not."""
+
+    def Check(self, request: HealthCheckRequest, context: object) -> HealthCheckResponse:
+        return HealthCheckResponse(status=99)  # type: ignore[arg-type]
+
+
+def test_a_state_that_there_is_not_is_no_health(capsys: pytest.CaptureFixture[str]) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_HealthServicer_to_server(Strange(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        assert main(["health", "--address", address]) == 1
+    finally:
+        server.stop(grace=None).wait()
+    assert capsys.readouterr().out == "99\n"
 
 
 @pytest.fixture

@@ -147,7 +147,9 @@ def test_tensors_of_some_graphs_may_be_left_out(tmp_path: Path) -> None:
     assert (first.request.missing_digests(), second.request.missing_digests()) == ([digest], [])
 
 
-@pytest.mark.parametrize("name", ["../../secret", "\N{MATHEMATICAL MONOSPACE DIGIT ZERO}" * 64])
+@pytest.mark.parametrize(
+    "name", ["../../secret", "\N{MATHEMATICAL MONOSPACE DIGIT ZERO}" * 64], ids=["path", "no ASCII"]
+)
 def test_what_a_request_calls_a_digest_is_not_followed(name: str, tmp_path: Path) -> None:
     job = sample_job(constants=[name])
     Recorder(tmp_path, tensors=False).note_request(Request(job=job), name="", position=0)

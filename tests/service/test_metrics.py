@@ -231,6 +231,20 @@ async def test_a_source_that_no_graph_makes_is_counted_and_shouted(caplog: pytes
     assert any(record.levelname == "ERROR" and message in record.getMessage() for record in caplog.records)
 
 
+async def test_a_failure_of_a_kind_that_only_a_later_release_knows_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    held = HeldCompiles()
+    async with serving(pool=ScriptedPool(held), config=MEASURED) as gateway, calling(gateway.address) as calls:
+        asked = await calls.watch(sample_job())
+        compile_ = await held.next()
+        compile_.enter(Phase.PHASE_COMPILING)
+        compile_.finish(CompileFailure(kind=99, message="no lowering"))  # type: ignore[arg-type]
+        assert (await asked.finish()).failure.kind == 99
+        figures = await scrape(gateway.metrics_address)
+    assert figures["compilefarm_phase_seconds_count", "other", "compiling"] == 1
+    assert "failure_kind_99 no lowering" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_what_clients_tell_is_added_up() -> None:
     async with serving(config=MEASURED) as gateway, calling(gateway.address) as calls:
         await calls.report(

@@ -9,6 +9,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, unasked_channel
+from compilefarm.core.enum_words import word_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,5 +23,5 @@ def run(arguments: argparse.Namespace) -> int:
         # The package's stubs do not know its method.
         stub: Any = HealthStub(channel)
         answer = stub.Check(HealthCheckRequest(), timeout=TIMEOUT_SECONDS)
-    print(HealthCheckResponse.ServingStatus.Name(answer.status))
+    print(word_of(HealthCheckResponse.ServingStatus, answer.status, prefix="").upper())
     return 0 if answer.status == HealthCheckResponse.SERVING else 1

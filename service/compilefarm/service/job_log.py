@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.enum_words import word_of
 from compilefarm.core.errors import WorkerLost
 from compilefarm.service.active_job import ActiveJob, Purpose, State
 from compilefarm.service.leases import Preempted
@@ -76,7 +77,7 @@ def _log_compile(job: ActiveJob) -> None:
 def _log_failure(job: ActiveJob, failure: CompileFailure) -> None:
     if failure.kind == FailureKind.FAILURE_KIND_UNEXPECTED_SOURCE:
         log.error("job %s: an attack on this farm, or a fault of it: %s", job.key, failure.message)
-    reason = FailureKind.Name(failure.kind)
+    reason = word_of(FailureKind, failure.kind, prefix="FAILURE_KIND_")
     log.warning("job %s: no artifact after %.1f s: %s %s", job.key, job.elapsed_seconds, reason, failure.message)
     if failure.log_tail:
         log.warning("job %s: the end of what its process printed:\n%s", job.key, failure.log_tail)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram
 
+from compilefarm.core.enum_words import word_of
 from compilefarm.service.active_job import ActiveJob, Purpose, State
 from compilefarm.service.clock import Clock
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
@@ -50,7 +52,7 @@ class JobMetrics:
         self._queue_wait.labels(priority=priority).observe(seconds.pop(Phase.PHASE_QUEUED))
         outcome = _outcome(job)
         for phase, spent in seconds.items():
-            self._phase.labels(phase=_word(phase), outcome=outcome).observe(spent)
+            self._phase.labels(phase=_word(Phase, phase, prefix="PHASE_"), outcome=outcome).observe(spent)
 
     def _seconds_by_phase(self, job: ActiveJob) -> Counter[Phase.ValueType]:
         seconds: Counter[Phase.ValueType] = Counter()
@@ -65,10 +67,10 @@ def _outcome(job: ActiveJob) -> str:
     if job.error is not None:
         return job.error.reason
     if isinstance(job.result, CompileFailure):
-        return FailureKind.Name(job.result.kind).removeprefix("FAILURE_KIND_").lower()
+        return _word(FailureKind, job.result.kind, prefix="FAILURE_KIND_")
     return "compiled"
 
 
-def _word(phase: Phase.ValueType) -> str:
-    # A worker of a later release may know more of them.
-    return Phase.Name(phase).removeprefix("PHASE_").lower() if phase in Phase.values() else "other"
+def _word(enumeration: Any, number: int, *, prefix: str) -> str:
+    # Workers and gateways of a later release may know more of them, and a label has so many values.
+    return word_of(enumeration, number, prefix=prefix) if number in enumeration.values() else "other"
