@@ -39,6 +39,26 @@ def test_what_they_make_of_numbers_is_made(make: Callable[[], torch.Tensor], def
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.Tensor([min(x.shape[0] * 1.5, 7)]),
+        lambda x: torch.FloatTensor([[x.shape[0], 0.5], [1, x.shape[0] * 2]]),
+        lambda x: torch.LongTensor([x.shape[0] // 2, 1]),
+    ],
+    ids=["share", "sizes", "integers"],
+)
+def test_what_they_make_of_sizes_is_made(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.sum() + make(x)
+
+    decoded = decode_job(capture(model, torch.ones(4), dynamic=True).encode().job, blobs={})
+    for size in (3, 4, 6):
+        x = torch.ones(size)
+        given = [x if isinstance(each, torch.Tensor) else size for each in decoded.inputs]
+        torch.testing.assert_close(decoded.graph_module(*given)[0], model(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
     "make", [lambda: torch.FloatTensor(3), lambda: torch.LongTensor([1.5])], ids=["size", "rounds"]
 )
 def test_others_are_not(make: Callable[[], Any]) -> None:

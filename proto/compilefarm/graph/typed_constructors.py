@@ -22,6 +22,9 @@ _DTYPES: Mapping[object, torch.dtype | None] = {
     torch.IntTensor: torch.int32,
     torch.BoolTensor: torch.bool,
 }
+_INTEGERS: tuple[type, ...] = (int, torch.SymInt)
+_REALS: tuple[type, ...] = (*_INTEGERS, float, torch.SymFloat)
+_NUMBERS: Mapping[torch.dtype, tuple[type, ...]] = {torch.bool: (bool,)}
 
 
 def with_plain_constructors(graph_module: GraphModule) -> GraphModule:
@@ -47,5 +50,10 @@ def _are_numbers(given: Any, kind: object) -> bool:
     if not isinstance(given, list | tuple) or not given:
         return False
     dtype = _DTYPES[kind] or torch.float32
-    taken = {torch.bool: bool}.get(dtype, int | float if dtype.is_floating_point else int)
-    return all(isinstance(each, taken) or _are_numbers(each, kind) for each in given)
+    taken = _NUMBERS.get(dtype, _REALS if dtype.is_floating_point else _INTEGERS)
+    return all(isinstance(_known(each), taken) or _are_numbers(each, kind) for each in given)
+
+
+def _known(given: Any) -> Any:
+    """A number, or what stands for one that is computed of sizes."""
+    return given.meta.get("example_value") if isinstance(given, Node) else given
