@@ -19,15 +19,20 @@ STEP = 500
 _SORTED_AT_ONCE = 4096
 
 
-class in_steps(AsyncIterator[T]):
+def in_steps(items: Iterable[T], *, step: int = STEP) -> AsyncIterator[T]:
     """Goes through items, and lets the event loop do other work after each step.
 
     Args:
         items: of which there may be hundreds of thousands.
         step: how many are gone through at a time.
     """
+    return _Steps(items, step=step)
 
-    def __init__(self, items: Iterable[T], *, step: int = STEP) -> None:
+
+class _Steps(AsyncIterator[T]):
+    """No generator, which a loop that is left early would leave open."""
+
+    def __init__(self, items: Iterable[T], *, step: int) -> None:
         self._items = iter(items)
         self._step = step
         self._done = 0
