@@ -176,6 +176,7 @@ MENDED: dict[str, Workload] = {
     "what a mask leaves": of_function(_chosen, ((40, 8),)),
     "windows of signals": of_function(_framed, ((4, 256),)),
     "numbers on the CPU, NAdam": _steps(lambda weights: torch.optim.NAdam(weights, foreach=True)),
+    "steps counted on the GPU, Adam": _steps(lambda weights: torch.optim.Adam(weights, capturable=True, foreach=True)),
     "rates that differ, RMSprop": _steps(
         lambda weights: torch.optim.RMSprop(weights, lr=0.05, momentum=0.9, foreach=True), decay=0.5
     ),

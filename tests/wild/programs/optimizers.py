@@ -36,6 +36,7 @@ def _program(
     *,
     schedule: str = "",
     rate_tensor: bool = False,
+    capturable: bool = False,
     flags: Mapping[str, Any] = MappingProxyType({}),
     **arguments: Any,
 ) -> Program:
@@ -45,7 +46,9 @@ def _program(
         with compiler.device:
             weights = [torch.nn.Parameter(torch.randn(*shape)) for shape in ((16, 8), (4, 16), (8, 8))]
         rate = {"lr": torch.tensor(0.01)} if rate_tensor else {"lr": 0.01}
-        optimizer = getattr(optim, kind)(weights, **rate, **arguments)
+        # Uncompiled, these take tensors on GPUs alone.
+        on_device = {"capturable": True} if capturable and (compiler.backend or compiler.device.type != "cpu") else {}
+        optimizer = getattr(optim, kind)(weights, **rate, **on_device, **arguments)
         _train(compiler, optimizer, weights, schedule=schedule)
         return [weight.detach() for weight in weights]
 
@@ -75,6 +78,8 @@ PROGRAMS = (
     _program("adamw, one cycle", "AdamW", schedule="one cycle"),
     _program("adamw, a tensor for the rate", "AdamW", rate_tensor=True),
     _program("adamw, a tensor for the rate, scheduled", "AdamW", rate_tensor=True, schedule="exponential"),
+    _program("adam, capturable", "Adam", capturable=True, foreach=True),
+    _program("adamw, capturable, a tensor for the rate", "AdamW", capturable=True, rate_tensor=True),
     _program("sgd", "SGD"),
     _program("sgd, nesterov, scheduled", "SGD", momentum=0.9, nesterov=True, schedule="exponential"),
     _program("sgd, foreach", "SGD", momentum=0.9, foreach=True),
