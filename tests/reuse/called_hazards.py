@@ -3,7 +3,9 @@ own answer to an index, and of what is registered for operators of libraries; an
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import importlib
 import os
 import sys
 import tempfile
@@ -73,6 +75,52 @@ def a_partial_function_that_a_called_function_calls(changed: bool) -> Iterator[A
 def what_a_called_function_imports(changed: bool) -> Iterator[Any]:
     with patched(_HERE, "_FACTOR", 3, when=changed):
         yield _indexed(_imports), (X,)
+
+
+# What of a program says that it is of torch or of the standard library, whose sources are those of the release.
+
+
+@functools.wraps(torch.empty_like)
+def _like_one_of_torch() -> int:
+    return _FACTOR
+
+
+@case
+def a_called_function_that_wraps_one_of_torch(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3, when=changed):
+        yield _indexed(lambda: int(_like_one_of_torch())), (X,)
+
+
+_MADE = dataclasses.make_dataclass("_MADE", (), namespace={"__class_getitem__": classmethod(lambda *_: _FACTOR)})
+
+
+@case
+def a_class_that_the_standard_library_made(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3, when=changed):
+        yield lambda x: x * _MADE[0], (X,)
+
+
+_PACKAGE = "antigravity"
+_SOURCE = """
+FACTOR = 2
+class Indexed:
+    def __class_getitem__(cls, _):
+        return FACTOR
+def by_index(x):
+    return x * Indexed[0]
+"""
+
+
+@case
+def a_package_that_is_called_as_one_of_the_standard_library(changed: bool) -> Iterator[Any]:
+    folder = Path(os.environ["HAZARDS_SOURCES"], "shadowing")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{_PACKAGE}.py").write_text(_SOURCE)
+    sys.path.insert(0, str(folder))
+    module = importlib.import_module(_PACKAGE)
+    sys.path.remove(str(folder))
+    with patched(module, "FACTOR", 3, when=changed):
+        yield module.by_index, (X,)
 
 
 @unsaid

@@ -23,7 +23,7 @@ import torch
 from compilefarm.reuse.code_objects import codes_within
 from compilefarm.reuse.names_in_code import (
     chains_of,
-    is_module_of_a_release,
+    is_module_of_python,
     is_of_a_release,
     root_of,
     static_attribute,
@@ -139,12 +139,11 @@ def names_read_by(values: Iterable[Any]) -> frozenset[str] | None:
     names = set[str]()
     for value in values:
         if isinstance(value, types.FunctionType):
-            root = root_of(value.__module__ or "")
             for code in codes_within(value.__code__):
                 names.update(code.co_names)
                 if _MATCHES_CLASS in code.co_code[::2]:
                     return None
-            if root in sys.stdlib_module_names:
+            if is_module_of_python(value.__module__ or "") and is_of_a_release(value):
                 return None
         elif isinstance(value, operator.attrgetter):
             return None
@@ -161,7 +160,7 @@ def _described(value: Any, describe: _Describe, constant: _Describe) -> Iterator
     if isinstance(value, functools._lru_cache_wrapper) and not is_of_a_release(value):
         # It was filled before now, when what it rests on may have been something else.
         raise Unsayable(f"what {value.__name__} has remembered, which is called and not traced")
-    if isinstance(value, types.FunctionType) and is_module_of_a_release(value.__module__ or ""):
+    if isinstance(value, types.FunctionType) and is_of_a_release(value):
         _require_computes(value)
         yield f"function:{value.__module__}.{value.__qualname__}"
     elif isinstance(value, _C_FUNCTIONS):
@@ -187,7 +186,7 @@ def _require_computes(function: Any) -> None:
     if root == "torch":
         is_told = not asks_by_name(name) or name in _COMPARED
     else:
-        is_told = (root in _COMPUTING or root not in sys.stdlib_module_names) and name not in _OF_PROCESS
+        is_told = (root in _COMPUTING or not is_module_of_python(root)) and name not in _OF_PROCESS
     if not is_told or name == "__subclasses__":
         raise Unsayable(f"{module}.{name}, which a function calls that is not traced")
 
@@ -212,14 +211,13 @@ _OF_OWN_CLASSES = (int, float, complex, str, bytes, list, tuple, enum.Enum)
 
 def _inner_of(value: Any) -> Iterator[Any]:
     """What a value consists of, or names."""
-    if isinstance(value, _OF_OWN_CLASSES) and not is_module_of_a_release(type(value).__module__):
+    if isinstance(value, _OF_OWN_CLASSES) and not is_of_a_release(type(value)):
         yield type(value)
         yield from getattr(value, "__dict__", {}).values()
     match value:
         case types.FunctionType():
             # torch.library wraps what it is given.
-            is_of_release = is_module_of_a_release(value.__module__ or "")
-            yield from filter(_is_given, _contents(value)) if is_of_release else _named_by(value)
+            yield from filter(_is_given, _contents(value)) if is_of_a_release(value) else _named_by(value)
         case type():
             yield from _members_of(value)
         case functools.partial() | functools.partialmethod():
@@ -251,7 +249,7 @@ def _members_of(kind: type) -> Iterator[Any]:
     if issubclass(kind, enum.Enum):
         yield from kind.__members__.values()
     for base in kind.__mro__:
-        if is_module_of_a_release(base.__module__):
+        if is_of_a_release(base):
             continue
         for name, member in sorted(vars(base).items()):
             if not (isinstance(member, (*_PLAIN_MEMBERS, enum.Enum)) or name in OF_CLASSES):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import dis
+import functools
 import inspect
+import os
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +17,13 @@ from compilefarm.torch_internals.operators import holds_operators
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
-_OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
+# Where the standard library lies, and what of it is written in C.
+_PYTHON = os.path.dirname(os.__file__)
+_OF_PYTHON = (
+    _PYTHON,
+    os.path.join(_PYTHON, "lib-dynload"),
+    os.path.join(sys.base_exec_prefix, sys.platlibdir, os.path.basename(_PYTHON), "lib-dynload"),
+)
 # Whose classes hide nothing that they hold.
 _PLAIN_METACLASSES = frozenset({type, abc.ABCMeta})
 _NOT_FOUND = object()
@@ -180,10 +188,62 @@ def root_of(module: str) -> str:
 
 def is_module_of_a_release(module: str) -> bool:
     """Whether a module, by its name, is of torch or of the standard library, whose versions are compared."""
-    return root_of(module) in _OF_RELEASES
+    return root_of(module) == "torch" or is_module_of_python(module)
+
+
+# Packages that are called as one of the standard library, as they were imported when last asked, and whether they are.
+_known_roots: dict[str, tuple[object, bool]] = {}
+
+
+def is_module_of_python(module: str) -> bool:
+    """Whether a module, by its name, is of the standard library, and not of a program that has a package of that name:
+    "code" is a common one."""
+    root = root_of(module)
+    if root not in sys.stdlib_module_names:
+        return False
+    imported = sys.modules.get(root)
+    known = _known_roots.get(root)
+    if known is None or known[0] is not imported:
+        known = _known_roots[root] = imported, _is_of_python(root, imported)
+    return known[1]
+
+
+def _is_of_python(name: str, module: object) -> bool:
+    # Some of what the interpreter brings along says where its source lies, under another name.
+    if name in sys.builtin_module_names or getattr(getattr(module, "__spec__", None), "origin", None) == "frozen":
+        return True
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return False
+    folder, own_name = os.path.split(file)
+    return (os.path.dirname(folder) if own_name.startswith("__init__.") else folder) in _OF_PYTHON
 
 
 def is_of_a_release(thing: Any) -> bool:
-    """Whether a class or function is of torch or of the standard library, whose versions are compared."""
+    """Whether a class or function is of torch or of the standard library, whose versions are compared.
+
+    The module that it names does not say so alone: functools.wraps copies that of what is wrapped, and a class that
+    torch or the standard library makes for a program has the module that made it.
+    """
     module = getattr(thing, "__module__", None)
-    return module is None or is_module_of_a_release(module)
+    if module is None:
+        return True
+    if not is_module_of_a_release(module):
+        return False
+    if isinstance(thing, types.FunctionType):
+        return is_module_of_a_release(str(thing.__globals__.get("__name__")))
+    if isinstance(thing, functools._lru_cache_wrapper):
+        return is_of_a_release(thing.__wrapped__)
+    if isinstance(thing, type) and not _is_named(thing, module):
+        return not any(isinstance(each, _CODE_OF_PYTHON) for each in vars(thing).values())
+    return True
+
+
+def _is_named(kind: type, module: str) -> bool:
+    # Most are at once found among the names of their module.
+    names = getattr(sys.modules.get(module), "__dict__", {})
+    return names.get(kind.__qualname__) is kind or value_at(module, kind.__qualname__) is kind
+
+
+# Of a class: what none has that is written in C.
+_CODE_OF_PYTHON = (types.FunctionType, property, classmethod, functools.cached_property, functools.partialmethod)

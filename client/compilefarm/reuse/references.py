@@ -27,15 +27,14 @@ from compilefarm.reuse.names_in_code import (
     function_at,
     is_frozen,
     is_module_of_a_release,
-    root_of,
+    is_module_of_python,
+    is_of_a_release,
     static_attribute,
     value_at,
 )
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 
-# Whose functions a graph may call: their sources are those of the release.
-_OF_TORCH = frozenset({"torch", *sys.stdlib_module_names})
 # Builtins that Dynamo computes while it traces, whose results mean nothing in another process. The standard library
 # asks for them to recognise what it has seen.
 _PROCESS_BOUND = frozenset({"hash", "id"})
@@ -58,7 +57,7 @@ def references_of(
     for code in codes:
         name = describer.modules.name_of(code)
         chains = set(chains_of(code))
-        if root_of(name) not in sys.stdlib_module_names:
+        if not is_module_of_python(name):
             _refuse_of_process(code, name, chains)
         if name:
             found |= {(name, chain) for chain in chains}
@@ -123,7 +122,8 @@ def targets_of(graphs: Iterable[torch.fx.Graph], describer: Describer) -> Iterat
             # of that library, a trace does not ask for either.
             yield from _all_of(home_of_function(library) or "", describer)
             continue
-        if isinstance(target, types.FunctionType) and str(module).partition(".")[0] not in _OF_TORCH:
+        # Sources of a release are the same elsewhere.
+        if isinstance(target, types.FunctionType) and not is_of_a_release(target):
             raise Unsayable(f"{module}.{name}, which is in the graph as it is, with all that it reads")
         if isinstance(target, types.FunctionType) and module in sys.modules and name and "<locals>" not in name:
             if describer.identity(target) != describer.identity(value_at(module, name)):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from compilefarm.reuse.constant_results import ConstantResult
 from compilefarm.reuse.descriptions import is_at_its_place, name_of, registered_with
-from compilefarm.reuse.names_in_code import Modules, is_of_a_release, root_of
+from compilefarm.reuse.names_in_code import Modules, is_module_of_python, is_of_a_release
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_questions import (
     watching_addresses,
@@ -74,7 +74,7 @@ class Questions:
         modules = Modules()
         for code in self._hashing.values():
             # The standard library asks for addresses to recognise what it has seen.
-            if root_of(modules.name_of(code)) not in sys.stdlib_module_names:
+            if not is_module_of_python(modules.name_of(code)):
                 raise Unsayable(f"{code.co_qualname} calls hash() or id(), which differ between processes")
         if self._refusals:
             raise Unsayable(self._refusals[0])
