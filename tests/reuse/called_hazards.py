@@ -91,7 +91,8 @@ def a_called_function_that_wraps_one_of_torch(changed: bool) -> Iterator[Any]:
         yield _indexed(lambda: int(_like_one_of_torch())), (X,)
 
 
-_MADE = dataclasses.make_dataclass("_MADE", (), namespace={"__class_getitem__": classmethod(lambda *_: _FACTOR)})
+_ANSWERS = {"__class_getitem__": classmethod(lambda *_: _FACTOR)}
+_MADE: Any = dataclasses.make_dataclass("_MADE", (), namespace=_ANSWERS)
 
 
 @case
