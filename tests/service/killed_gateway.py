@@ -6,14 +6,15 @@ import asyncio
 import sys
 from pathlib import Path
 
-from compilefarm.service.testing import HeldCompiles, ScriptedPool, serving
+from compilefarm.service.testing import HeldCompiles, ManualClock, ScriptedPool, serving
 from compilefarm.store.opening import open_store
 
 
 async def main() -> None:
     folder = Path(sys.argv[1])
     store = await open_store(str(folder / "store"))
-    async with serving(pool=ScriptedPool(HeldCompiles()), store=store) as gateway:
+    # Of the same time as that of whoever comes after it.
+    async with serving(pool=ScriptedPool(HeldCompiles()), store=store, clock=ManualClock()) as gateway:
         print(gateway.address, flush=True)
         await asyncio.Event().wait()
 

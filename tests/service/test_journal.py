@@ -213,7 +213,7 @@ async def test_a_gateway_that_ends_leaves_what_it_has_accepted_to_the_others_at_
     clock, pool, store = ManualClock(), ScriptedPool(), str(tmp_path / "store")
     async with serving(pool=pool, store=await open_store(store), clock=clock) as staying:
         async with (
-            serving(pool=ScriptedPool(HeldCompiles()), store=await open_store(store)) as ending,
+            serving(pool=ScriptedPool(HeldCompiles()), store=await open_store(store), clock=ManualClock()) as ending,
             calling(ending.address) as calls,
         ):
             await calls.watch(JOB, priority=PREWARM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,6 +128,15 @@ def _convolutions() -> nn.Sequential:
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2),
         nn.GroupNorm(4, 32), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
     )  # fmt: skip
+
+
+def _normalized_images() -> nn.Sequential:
+    """Whose gradients are sums of thousands of equal elements, as behind every mean over an image."""
+
+    def block(given: int) -> Iterator[nn.Module]:
+        yield from (nn.Conv2d(given, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+
+    return nn.Sequential(*block(3), *block(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
 def _autocast(model: Callable[..., Any], dtype: torch.dtype = BF16) -> Callable[..., Any]:
@@ -275,6 +284,7 @@ def _programs() -> list[RightProgram]:
         _infer("attention", _attention, q.float(), k.float(), v.float()),
         _train("mlp", _mlp(2), _x(32, 128, dtype=FP32)),
         _train("convolutions", _convolutions().train(), _x(4, 3, 32, 32, dtype=FP32)),
+        _train("batch norms of images", _normalized_images(), _x(8, 3, 64, 64, dtype=FP32)),
         _in_precision("high", _train("mlp", _mlp(2), _x(32, 128, dtype=FP32))),
         _train("mlp bf16", _mlp().to(BF16), _x(32, 128)),
         _train("mlp fp16", _mlp(2).to(FP16), _x(32, 128, dtype=FP16)),

@@ -17,7 +17,7 @@ from compilefarm.graph.testing import capture
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker import eager, verify
-from compilefarm.worker.comparison import Comparison, VerificationFailed
+from compilefarm.worker.comparison import VerificationFailed
 from tests.worker.verifying import checked, encoded_of
 
 triton = pytest.importorskip("triton")
@@ -553,18 +553,6 @@ def test_gradients_with_few_elements_are_compared(factor: float) -> None:
 
 def _dropping_nothing(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x * 2, torch.nn.functional.dropout(weight, training=False)
-
-
-@pytest.mark.parametrize(
-    ("magnitude", "times", "is_right"),
-    [(1e-15, 40.0, True), (1e-15, 400.0, False), (1e-2, 10.0, True), (1e-2, 40.0, False)],
-)
-def test_what_is_nothing_but_rounding_may_be_more_of_it(magnitude: float, times: float, is_right: bool) -> None:
-    """The gradient of a bias before a batch norm is zero, and hangs on the order of additions."""
-    noise, exact = 1e-6 * torch.linspace(-1, 1, 64), magnitude * torch.linspace(1, 2, 64)
-    comparison = Comparison(inside=torch.float32, reference=lambda: {"gradient": exact})
-    ours, theirs = ({"gradient": exact + each * noise} for each in (times, 1.0))
-    assert comparison.agrees(ours, theirs, name="gradient") == is_right
 
 
 def test_a_weight_that_is_handed_through_without_gradients_passes() -> None:

@@ -5,7 +5,7 @@ both are held to a reference in high precision: the artifact may be a few times 
 is no reference, they may be off by a share of the largest magnitude, by the coarsest dtype on the way to them.
 
 Where products of float32 may be narrower, as in TF32, eager counts in both cases as if its own were, where it is
-nearer without that.
+nearer without that. So it does where sums of many elements may be rounded more than its own are.
 
 Elements that depend on which of several equal elements a sort gives first have no one order, and are compared sorted.
 
@@ -19,7 +19,7 @@ element. Of the rest, one element in a thousand may differ, since perturbations 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +72,8 @@ class Comparison:
             these are compared sorted.
         narrowed: gives results of eager with the narrowest products that are allowed, if there are any. Called where
             floats differ by too much without it.
+        with_large_sums: gives results of eager with large sums as loops round them, if there are any. Called where
+            floats differ by too much without it.
         as_good: tells which integers of a result (its name, ours, eager's) are as good as eager's, if it can. Called
             where integers differ.
     """
@@ -86,6 +88,7 @@ class Comparison:
     reference: Callable[[], Results | None] = lambda: None
     unordered: Callable[[str], torch.Tensor | None] = lambda _name: None
     narrowed: Callable[[], Narrowed | None] = lambda: None
+    with_large_sums: Callable[[], Results | None] = lambda: None
     as_good: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None] = lambda _name, _ours, _theirs: None
 
     def compare(self, ours: Results, theirs: Results, *, without: Set[str] = frozenset()) -> None:
@@ -196,10 +199,10 @@ class Comparison:
         our_distance, their_distance = Distance.between(ours, exact), Distance.between(theirs, exact)
         inside = coarsest((dtype, self.inside or dtype)) or dtype
         allowed = _allowed(their_distance, exact, dtype=dtype, inside=inside)
-        if not our_distance.is_within(allowed) and (narrowed := self._narrowed_of(name, compared)) is not None:
-            values, narrow = narrowed
-            by_narrow = _allowed(Distance.between(values, exact), exact, dtype=dtype, inside=narrow)
-            allowed = allowed.or_larger(by_narrow)
+        otherwise = self._rounded_otherwise(name, compared, inside=inside)
+        while not our_distance.is_within(allowed) and (rounded := next(otherwise, None)) is not None:
+            values, coarse = rounded
+            allowed = allowed.or_larger(_allowed(Distance.between(values, exact), exact, dtype=dtype, inside=coarse))
         difference = _largest_difference(ours, theirs)
         self._note(difference, our_distance, their_distance, allowed)
         if not our_distance.is_within(allowed):
@@ -227,13 +230,20 @@ class Comparison:
             arranged[self.sorted_positions] = arranged[self.sorted_positions].sort().values
         return arranged
 
-    def _narrowed_of(self, name: str, compared: torch.Tensor) -> tuple[torch.Tensor, torch.dtype] | None:
-        """Returns elements of the result with narrow products, and the dtype that has the precision of these."""
-        narrowed = self.narrowed()
-        result = _like(compared, narrowed.results.get(name)) if narrowed is not None else None
-        if narrowed is None or result is None or not bool(result.isfinite().all()):
-            return None
-        return self._arranged(result)[compared], narrowed.dtype
+    def _rounded_otherwise(
+        self, name: str, compared: torch.Tensor, *, inside: torch.dtype
+    ) -> Iterator[tuple[torch.Tensor, torch.dtype]]:
+        """Yields elements of the result as eager could have rounded them, and the coarsest dtype on the way to them."""
+        if (narrowed := self.narrowed()) is not None:
+            yield from ((elements, narrowed.dtype) for elements in self._elements(narrowed.results, name, compared))
+        if (results := self.with_large_sums()) is not None:
+            yield from ((elements, inside) for elements in self._elements(results, name, compared))
+
+    def _elements(self, results: Results, name: str, compared: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yields those elements of a result that are compared, unless it has others or one is not finite."""
+        result = _like(compared, results.get(name))
+        if result is not None and bool(result.isfinite().all()):
+            yield self._arranged(result)[compared]
 
     def _note(self, difference: float, ours: Distance, theirs: Distance, allowed: Distance) -> None:
         found = self.found

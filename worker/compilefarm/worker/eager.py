@@ -17,6 +17,7 @@ from compilefarm.worker.believed_values import refusing_values_outside
 from compilefarm.worker.checkpoints import run_checkpoints_as_compiled
 from compilefarm.worker.comparison import Comparison, differing_elements
 from compilefarm.worker.inputs import move_by_last_bits
+from compilefarm.worker.large_sums import find_with_large_sums
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.regions import call_all_regions
@@ -78,6 +79,7 @@ class Eager:
             inside=self.inside,
             perturbed=self.perturbed,
             narrowed=self.narrowed,
+            with_large_sums=self.with_large_sums,
             unordered=self.unordered,
             as_good=lambda name, ours, theirs: None if name in random else self.as_good(name, ours, theirs),
             reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
@@ -128,6 +130,14 @@ class Eager:
     def narrowed(self) -> Narrowed | None:
         """Returns results with products in the narrowest precision that is allowed; None if that changes nothing."""
         return self._narrowed
+
+    @functools.cached_property
+    def _with_large_sums(self) -> Results | None:
+        return find_with_large_sums(self.run)
+
+    def with_large_sums(self) -> Results | None:
+        """Returns results with large sums as loops round them; None if there are none."""
+        return self._with_large_sums
 
     @functools.cached_property
     def _reference(self) -> Results | None:

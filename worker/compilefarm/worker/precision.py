@@ -13,10 +13,6 @@ from compilefarm.graph.tolerances import epsilon_of
 # Functions of float32 are off by up to 20 last bits in vectors (ATen/cpu/vec: exp_u20), where eager's are by one.
 _TIMES_EAGER = {torch.float32: 16.0, torch.float64: 16.0}
 _TIMES_EAGER_OF_NARROW = 3.0
-# Of what is nothing but rounding, so many times that: how much it is hangs on how many elements are added in turn. A
-# bias before a batch norm has such a gradient, of which compiled kernels leave up to 41 times as much.
-_MORE_OF_ROUNDING = 8.0
-_SHARE_OF_ROUNDING = 2.0**-20
 # A single number of eager may be right by luck; so many of the smallest steps are then allowed.
 _STEPS_BY_LUCK = 2.0
 # Nothing is nearer than so many of the smallest steps of one: gradients that should be zero are what rounding left.
@@ -61,8 +57,6 @@ def allowed_distance(
 ) -> Distance:
     """Returns how far an artifact may be from the reference: a few times as far as eager, at least a rounding.
 
-    What is zero but for the rounding of either is held to more times that.
-
     Args:
         theirs: how far eager is.
         magnitude: of the reference.
@@ -74,8 +68,6 @@ def allowed_distance(
     share = epsilon_of(dtype) + _STEPS_BY_LUCK * coarse / math.sqrt(elements)
     least = _LEAST_STEPS.get(inside, _LEAST_STEPS_OF_NARROW) * torch.finfo(inside).eps
     times = _TIMES_EAGER.get(inside, _TIMES_EAGER_OF_NARROW)
-    if magnitude.largest <= _SHARE_OF_ROUNDING * theirs.largest:
-        times *= _MORE_OF_ROUNDING
     return Distance(
         largest=times * theirs.largest + 2 * share * magnitude.largest + least,
         typical=times * theirs.typical + share * magnitude.typical + least,

@@ -1,0 +1,93 @@
+"""Runs a graph with the rounding of loops that add up many elements of float32, one after the other.
+
+On processors eager adds up in pairs, and in batch norms in float64 (ATen/native/cpu/SumKernel.cpp,
+ATen/native/Normalization.cpp: acc_type). Inductor's loops there add one element after the other to what a lane has:
+where 32,768 equal ones are added up, as they are of the gradient behind a mean over an image, the sum is off by 110
+last bits in place of one. Both are right. What such rounding leaves of a result is found out by adding it to each sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from compilefarm.torch_internals.decompositions import decomposition_tables
+from compilefarm.torch_internals.operators import HigherOrderOperator
+from compilefarm.worker.reference import InsideMode
+from compilefarm.worker.results import Results
+from compilefarm.worker.seeds import SEED
+
+log = logging.getLogger(__name__)
+
+_aten = torch.ops.aten
+# Is run as the sums that it consists of. Of those of the forward pass Inductor keeps a running mean, which is exact.
+_GRADIENTS_OF_BATCH_NORM = frozenset({_aten.native_batch_norm_backward.default})
+_SUMS = frozenset({_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim})
+# Fewer elements are added up as exactly as eager does it.
+_MANY = 512
+# The error of a sum of n elements, in the last bits of the sum of their magnitudes: this share of the root of n, half
+# of the largest that was measured.
+_SHARE_OF_ROOT = 0.25
+
+
+class LargeSums(InsideMode):
+    """Adds to sums of many elements of float32 what rounding may leave, each time the same.
+
+    Attributes:
+        has_any: whether there were any.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(SEED)
+        self.has_any = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            args, kwargs = self.entering((args, kwargs))
+        given = args[0] if args else None
+        if not isinstance(given, torch.Tensor) or given.dtype != torch.float32 or given.device.type != "cpu":
+            return func(*args, **kwargs)
+        if func in _GRADIENTS_OF_BATCH_NORM:
+            with self:
+                return decomposition_tables()["post_autograd"][func](*args, **kwargs)
+        if func in _SUMS:
+            result = func(*args, **kwargs)
+            return self._off(result, by=lambda: func(given.abs(), *args[1:], **kwargs), elements=given.numel())
+        return func(*args, **kwargs)
+
+    def _off(self, result: torch.Tensor, *, by: Callable[[], torch.Tensor], elements: int) -> torch.Tensor:
+        """A sum that is off by rounding.
+
+        Args:
+            result: the sum.
+            by: gives the sum of magnitudes.
+            elements: how many are added up, in all sums together.
+        """
+        count = elements / max(result.numel(), 1)
+        if result.dtype != torch.float32 or count < _MANY:
+            return result
+        self.has_any = True
+        share = _SHARE_OF_ROOT * math.sqrt(count) * torch.finfo(result.dtype).eps
+        return result + by() * torch.randn(result.shape, generator=self._generator) * share
+
+
+def find_with_large_sums(run: Callable[[], Results]) -> Results | None:
+    """Results of a graph whose large sums are rounded so; None where it has none.
+
+    Args:
+        run: runs the graph, each time on the same inputs.
+    """
+    mode = LargeSums()
+    try:
+        with mode:
+            results = run()
+    except Exception as error:  # noqa: BLE001 - a graph that looks at the bits of its sums raises what it likes
+        log.info("no results with large sums: %s", error)
+        return None
+    return results if mode.has_any else None
