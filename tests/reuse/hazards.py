@@ -36,6 +36,7 @@ from tests.reuse import library_hazards as library_hazards  # and so are these
 from tests.reuse import model_hazards as model_hazards
 from tests.reuse import object_hazards as object_hazards
 from tests.reuse import python_hazards as python_hazards
+from tests.reuse import released_hazards as released_hazards
 from tests.reuse import state_hazards as state_hazards
 from tests.reuse.cases import CASES, MORE, X, case, patched, unsaid
 from tests.reuse.processes import Pod, pod

@@ -29,6 +29,7 @@ from compilefarm.reuse.names_in_code import (
     static_attribute,
 )
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.reuse.released_functions import contents_of, named_within, said_of
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
 from compilefarm.torch_internals.traced_functions import asks_by_name
 
@@ -42,7 +43,7 @@ _OF_PROCESS = frozenset(
 _COMPUTING = frozenset(
     {
         "_abc", "_collections", "_collections_abc", "_functools", "_heapq", "_operator", "_typing", "abc", "bisect",
-        "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "enum", "fractions", "functools",
+        "builtins", "cmath", "collections", "contextlib", "dataclasses", "enum", "fractions", "functools",
         "heapq", "itertools", "math", "numbers", "operator", "re", "reprlib", "statistics", "string", "textwrap",
         "types", "typing",
     }
@@ -57,6 +58,8 @@ _COMPARED = frozenset(
         "is_initialized", "is_tensor",
     }
 )  # fmt: skip
+# Modules of torch whose functions ask for what programs have registered, as those of copy do.
+_WITH_REGISTRIES = frozenset({"torch.utils._pytree", "torch.utils.pytree", "torch.utils._cxx_pytree"})
 # What finds attributes by texts, by name; and how code does that asks which class something is of.
 _BY_TEXT = frozenset(
     {
@@ -162,7 +165,7 @@ def _described(value: Any, describe: _Describe, constant: _Describe) -> Iterator
         raise Unsayable(f"what {value.__name__} has remembered, which is called and not traced")
     if isinstance(value, types.FunctionType) and is_of_a_release(value):
         _require_computes(value)
-        yield f"function:{value.__module__}.{value.__qualname__}"
+        yield f"function:{said_of(value)}"
     elif isinstance(value, _C_FUNCTIONS):
         _require_computes(value)
         yield describe(value)
@@ -184,7 +187,7 @@ def _require_computes(function: Any) -> None:
     module = getattr(function, "__module__", None) or getattr(owner, "__module__", None) or ""
     root = root_of(module)
     if root == "torch":
-        is_told = not asks_by_name(name) or name in _COMPARED
+        is_told = (not asks_by_name(name) or name in _COMPARED) and module not in _WITH_REGISTRIES
     else:
         is_told = (root in _COMPUTING or not is_module_of_python(root)) and name not in _OF_PROCESS
     if not is_told or name == "__subclasses__":
@@ -216,8 +219,7 @@ def _inner_of(value: Any) -> Iterator[Any]:
         yield from getattr(value, "__dict__", {}).values()
     match value:
         case types.FunctionType():
-            # torch.library wraps what it is given.
-            yield from filter(_is_given, _contents(value)) if is_of_a_release(value) else _named_by(value)
+            yield from _told_of_released(value) if is_of_a_release(value) else _named_by(value)
         case type():
             yield from _members_of(value)
         case functools.partial() | functools.partialmethod():
@@ -266,22 +268,20 @@ OF_CLASSES = frozenset(
 )  # fmt: skip
 
 
+def _told_of_released(function: types.FunctionType) -> Iterator[Any]:
+    # torch.library wraps what it is given.
+    yield from filter(_is_given, contents_of(function))
+    yield from named_within(function)
+
+
 def _is_given(value: Any) -> bool:
-    return isinstance(value, (types.FunctionType, torch.dtype, str))
-
-
-def _contents(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            yield "empty"
+    return isinstance(value, (types.FunctionType, functools.partial, type, torch.dtype, str))
 
 
 def _named_by(function: types.FunctionType) -> Iterator[Any]:
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    yield from _contents(function)
+    yield from contents_of(function)
     yield from (each for name, each in vars(function).items() if name != ADDRESS_OF_WRAPPED)
     for chain in sorted(set(chains_of(function.__code__))):
         first, *rest = chain.split(".")

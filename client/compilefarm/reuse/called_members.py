@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from compilefarm.reuse.called_functions import OF_CLASSES, all_reached, names_read_by
-from compilefarm.reuse.names_in_code import is_of_a_release
+from compilefarm.reuse.names_in_code import C_CALLABLES, is_of_a_release
 
 # Of a class: what Python and abc keep there, which says nothing of what instances do.
 BOOKKEEPING = frozenset(
@@ -20,17 +20,17 @@ BOOKKEEPING = frozenset(
         "__annotations_cache__", "__dataclass_params__", "__type_params__",
     }
 )  # fmt: skip
-C_CALLABLES = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.MethodWrapperType,
-)
 # Of an object: what Dynamo calls and does not trace.
 _CALLED = frozenset({"__class_getitem__"})
+# Of descriptors, those whose functions are asked for by themselves.
+_PLAIN_DESCRIPTORS = (
+    types.FunctionType,
+    types.MethodType,
+    staticmethod,
+    classmethod,
+    property,
+    functools.cached_property,
+)
 # What Dynamo has as constants also where they are of a class of their own. It leaves them to Python, which calls that
 # class: for their truth, order and text, and for what computes attributes.
 _CONSTANT_BASES = (int, float, complex, str, bytes, tuple)
@@ -108,10 +108,8 @@ def _is_called_by_python(name: str, member: Any) -> bool:
 
 
 def _is_descriptor(member: Any) -> bool:
-    """Whether a class of one's own decides what is found where a member stands."""
-    return isinstance(member, functools.partialmethod) or (
-        hasattr(type(member), "__get__") and not is_of_a_release(type(member))
-    )
+    """Whether an object decides what is found where it stands. Those of a release call what a program gave them."""
+    return hasattr(type(member), "__get__") and not isinstance(member, (*C_CALLABLES, *_PLAIN_DESCRIPTORS))
 
 
 def _is_code(member: Any) -> bool:

@@ -30,10 +30,11 @@ import torch
 from torch.distributions.constraints import Constraint
 
 from compilefarm.reuse.called_functions import described_with_all_named
-from compilefarm.reuse.called_members import BOOKKEEPING, C_CALLABLES, called_members
+from compilefarm.reuse.called_members import BOOKKEEPING, called_members
 from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
 from compilefarm.reuse.memory_places import MemoryPlaces
 from compilefarm.reuse.names_in_code import (
+    C_CALLABLES,
     Modules,
     chains_of,
     is_copy_of_release,

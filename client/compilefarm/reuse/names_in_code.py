@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from compilefarm.torch_internals.operators import holds_operators
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
@@ -23,6 +25,22 @@ _OF_PYTHON = (
     _PYTHON,
     os.path.join(_PYTHON, "lib-dynload"),
     os.path.join(sys.base_exec_prefix, sys.platlibdir, os.path.basename(_PYTHON), "lib-dynload"),
+)
+# What lies beside the standard library, and is none of it; and where torch lies.
+_OTHERS_OF_PYTHON = frozenset({"site-packages", "dist-packages"})
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+# What is written in C, and what each class has of Python.
+C_CALLABLES = (
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
+_OF_EACH_CLASS = frozenset(
+    {"__dict__", "__doc__", "__hash__", "__module__", "__qualname__", "__slots__", "__weakref__"}
 )
 # Whose classes hide nothing that they hold.
 _PLAIN_METACLASSES = frozenset({type, abc.ABCMeta})
@@ -187,8 +205,21 @@ def root_of(module: str) -> str:
 
 
 def is_module_of_a_release(module: str) -> bool:
-    """Whether a module, by its name, is of torch or of the standard library, whose versions are compared."""
-    return root_of(module) == "torch" or is_module_of_python(module)
+    """Whether a module, by its name, is of torch or of the standard library, whose versions are compared, and not one
+    that a program has put among them."""
+    if root_of(module) != "torch" and not is_module_of_python(module):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or (isinstance(file, str) and _lies_in_a_release(file))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _lies_in_a_release(file: str) -> bool:
+    """Whether a file is of torch or of the standard library, by where it lies."""
+    if file.startswith(("<frozen ", _TORCH)):
+        return True
+    place = next((each for each in _OF_PYTHON if file.startswith(each + os.sep)), None)
+    return place is not None and file[len(place) + 1 :].partition(os.sep)[0] not in _OTHERS_OF_PYTHON
 
 
 # Packages that are called as one of the standard library, as they were imported when last asked, and whether they are.
@@ -222,28 +253,41 @@ def _is_of_python(name: str, module: object) -> bool:
 def is_of_a_release(thing: Any) -> bool:
     """Whether a class or function is of torch or of the standard library, whose versions are compared.
 
-    The module that it names does not say so alone: functools.wraps copies that of what is wrapped, and a class that
-    torch or the standard library makes for a program has the module that made it.
+    The module that it names does not say so: functools.wraps copies that of what is wrapped, a class that torch or the
+    standard library makes for a program has the module that made it, and what exec makes may have any or none. So
+    functions are known by the file of their code, and by the module whose globals they have.
     """
-    module = getattr(thing, "__module__", None)
-    if module is None:
-        return True
-    if not is_module_of_a_release(module):
-        return False
     if isinstance(thing, types.FunctionType):
-        return is_module_of_a_release(str(thing.__globals__.get("__name__")))
+        return _lies_in_a_release(thing.__code__.co_filename) and _are_of_a_module(thing.__globals__)
+    if isinstance(thing, (types.MethodType, staticmethod, classmethod)):
+        return is_of_a_release(thing.__func__)
     if isinstance(thing, functools._lru_cache_wrapper):
         return is_of_a_release(thing.__wrapped__)
-    if isinstance(thing, type) and not _is_named(thing, module):
-        return not any(isinstance(each, _CODE_OF_PYTHON) for each in vars(thing).values())
-    return True
+    if thing is not None and not isinstance(thing, (type, *C_CALLABLES)):
+        # An object may hold what is a program's, as functools.partial does.
+        return False
+    module_name = getattr(thing, "__module__", None)
+    if not isinstance(thing, type) or not isinstance(module_name, str):
+        return module_name is None or is_module_of_a_release(module_name)
+    if not is_module_of_a_release(module_name):
+        return False
+    return _is_named(thing, module_name) or all(
+        name in _OF_EACH_CLASS or isinstance(each, C_CALLABLES) for name, each in vars(thing).items()
+    )
+
+
+def _are_of_a_module(scope: dict[str, Any]) -> bool:
+    """Whether the globals of a function are those of a module that is imported, and no copy of them."""
+    # As the import has set it: collections.abc is also called _collections_abc.
+    module = sys.modules.get(str(getattr(scope.get("__spec__"), "name", scope.get("__name__"))))
+    held = getattr(module, "__dict__", {})
+    if held is scope or type(module) is types.ModuleType:
+        return held is scope
+    # Some are put in the place of the module that they hold (torch/backends/__init__.py: PropModule).
+    return any(isinstance(each, types.ModuleType) and vars(each) is scope for each in held.values())
 
 
 def _is_named(kind: type, module: str) -> bool:
     # Most are at once found among the names of their module.
     names = getattr(sys.modules.get(module), "__dict__", {})
     return names.get(kind.__qualname__) is kind or value_at(module, kind.__qualname__) is kind
-
-
-# Of a class: what none has that is written in C.
-_CODE_OF_PYTHON = (types.FunctionType, property, classmethod, functools.cached_property, functools.partialmethod)
