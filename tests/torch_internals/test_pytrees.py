@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 
 from compilefarm.torch_internals.pytrees import (
+    WITH_REGISTRIES,
     OrderedSet,
     TreeSpec,
     iterate_leaves,
@@ -42,3 +45,8 @@ def test_what_torch_keeps_in_order_or_of_the_form_of_a_value_says_all_that_it_ho
     first, *others = map(str, forms)
     assert [other == first for other in others] == [True, False, False, False]
     assert str(forms[3]) != str(forms[4])
+
+
+def test_functions_that_ask_for_what_is_registered_are_of_known_modules() -> None:
+    assert {iterate_leaves.__module__, map_leaves.__module__} <= WITH_REGISTRIES
+    assert all(map(importlib.util.find_spec, WITH_REGISTRIES))

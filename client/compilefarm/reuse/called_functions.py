@@ -31,6 +31,7 @@ from compilefarm.reuse.names_in_code import (
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.released_functions import contents_of, named_within, said_of
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
+from compilefarm.torch_internals.pytrees import WITH_REGISTRIES
 from compilefarm.torch_internals.traced_functions import asks_by_name
 
 _Describe = Callable[[Any], str]
@@ -58,8 +59,6 @@ _COMPARED = frozenset(
         "is_initialized", "is_tensor",
     }
 )  # fmt: skip
-# Modules of torch whose functions ask for what programs have registered, as those of copy do.
-_WITH_REGISTRIES = frozenset({"torch.utils._pytree", "torch.utils.pytree", "torch.utils._cxx_pytree"})
 # What finds attributes by texts, by name; and how code does that asks which class something is of.
 _BY_TEXT = frozenset(
     {
@@ -187,7 +186,7 @@ def _require_computes(function: Any) -> None:
     module = getattr(function, "__module__", None) or getattr(owner, "__module__", None) or ""
     root = root_of(module)
     if root == "torch":
-        is_told = (not asks_by_name(name) or name in _COMPARED) and module not in _WITH_REGISTRIES
+        is_told = (not asks_by_name(name) or name in _COMPARED) and module not in WITH_REGISTRIES
     else:
         is_told = (root in _COMPUTING or not is_module_of_python(root)) and name not in _OF_PROCESS
     if not is_told or name == "__subclasses__":

@@ -11,7 +11,10 @@ from torch.utils._pytree import TreeSpec  # torch/utils/_pytree.py
 from torch.utils._pytree import tree_iter as iterate_leaves  # torch/utils/_pytree.py
 from torch.utils._pytree import tree_map as map_leaves
 
-__all__ = ["OrderedSet", "TreeSpec", "iterate_leaves", "map_leaves", "map_tensors", "tensors_in"]
+__all__ = ["WITH_REGISTRIES", "OrderedSet", "TreeSpec", "iterate_leaves", "map_leaves", "map_tensors", "tensors_in"]
+
+# Modules whose functions take apart what programs have registered with them. The second is imported where it is used.
+WITH_REGISTRIES = frozenset({"torch.utils._pytree", "torch.utils._cxx_pytree"})
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
