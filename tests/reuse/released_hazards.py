@@ -155,3 +155,14 @@ def what_a_program_has_registered_with_torch(changed: bool) -> Iterator[Any]:
     node = pytree.NodeDef(Held, lambda held: ([*held.parts, 0], None), lambda parts, _: Held(*parts), None)
     with mock.patch.dict(pytree.SUPPORTED_NODES, {Held: node} if changed else {}):
         yield _indexed(lambda: len(pytree.tree_leaves([Held(1.0, 2.0)]))), (X,)
+
+
+class _Layer(torch.nn.Module):
+    pass
+
+
+@case
+def an_answer_to_an_index_that_a_program_put_on_a_class_of_torch(changed: bool) -> Iterator[Any]:
+    answer = classmethod(lambda *_: _FACTOR)
+    with patched(torch.nn.Module, "__class_getitem__", answer, when=True), patched(_HERE, "_FACTOR", 3, when=changed):
+        yield lambda x: x * _Layer[0], (X,)  # type: ignore[misc]

@@ -29,7 +29,7 @@ from compilefarm.reuse.names_in_code import (
     static_attribute,
 )
 from compilefarm.reuse.refusals import Unsayable
-from compilefarm.reuse.released_functions import contents_of, named_within, said_of
+from compilefarm.reuse.released_functions import contents_of, is_put_there, named_within, said_of
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
 from compilefarm.torch_internals.pytrees import WITH_REGISTRIES
 from compilefarm.torch_internals.traced_functions import asks_by_name
@@ -250,9 +250,10 @@ def _members_of(kind: type) -> Iterator[Any]:
     if issubclass(kind, enum.Enum):
         yield from kind.__members__.values()
     for base in kind.__mro__:
-        if is_of_a_release(base):
-            continue
+        is_released = is_of_a_release(base)
         for name, member in sorted(vars(base).items()):
+            if is_released and not is_put_there(member):
+                continue
             if not (isinstance(member, (*_PLAIN_MEMBERS, enum.Enum)) or name in OF_CLASSES):
                 yield member
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from compilefarm.reuse.called_functions import OF_CLASSES, all_reached, names_read_by
 from compilefarm.reuse.names_in_code import C_CALLABLES, is_of_a_release
+from compilefarm.reuse.released_functions import is_put_there
 
 # Of a class: what Python and abc keep there, which says nothing of what instances do.
 BOOKKEEPING = frozenset(
@@ -51,14 +52,16 @@ def called_members(kind: type) -> list[Any]:
     Raises:
         Unsayable: a function imports what is not known.
     """
-    bases = [each for each in kind.__mro__ if not is_of_a_release(each)]
     makers = list(_of_metaclasses(kind))
-    wanted = {name for base in bases for name in _called_in(base, kind)}
+    wanted = {name for base in kind.__mro__ for name in _called_in(base, kind)}
     if not wanted and not makers:
         return []
     members: dict[str, list[Any]] = {}
-    for base in bases:
+    for base in kind.__mro__:
+        is_released = is_of_a_release(base)
         for name, member in vars(base).items():
+            if is_released and not is_put_there(member):
+                continue
             if name not in BOOKKEEPING | OF_CLASSES and not _is_of_a_release(member):
                 members.setdefault(name, []).append(member)
     while True:
@@ -99,7 +102,8 @@ def _called_in(base: type, kind: type) -> Iterable[str]:
         called = [name for name in members.keys() - _TRACED if _is_called_by_python(name, members[name])]
     else:
         called = members.keys() & _CALLED
-    return [name for name in called if name not in BOOKKEEPING and _is_code(members[name])]
+    runs_code = is_put_there if is_of_a_release(base) else _is_code
+    return [name for name in called if name not in BOOKKEEPING and runs_code(members[name])]
 
 
 def _is_called_by_python(name: str, member: Any) -> bool:

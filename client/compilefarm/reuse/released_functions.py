@@ -19,6 +19,7 @@ _ABSENT = object()
 _CONSTANTS = frozenset({int, float, complex, str, bytes})
 _C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _PYTHON_CALLABLES = (type, types.FunctionType, types.MethodType, functools.partial)
+_PARTIAL = (functools.partial, functools.partialmethod)
 # Py_TPFLAGS_HEAPTYPE
 _HEAP_TYPE = 1 << 9
 
@@ -62,6 +63,14 @@ def named_within(function: types.FunctionType) -> Iterator[Any]:
                     waiting.append(value)
             elif isinstance(value, _PYTHON_CALLABLES) or not is_of_a_release(type(value)):
                 yield value
+
+
+def is_put_there(member: Any) -> bool:
+    """Whether a member of a class of a release is one that a program has put there."""
+    function = _unwrapped(member)
+    return isinstance(function, _PARTIAL) or (
+        isinstance(function, types.FunctionType) and not is_of_a_release(function)
+    )
 
 
 def _named_by(thing: Any) -> Iterator[tuple[str, Any]]:
