@@ -4,6 +4,7 @@ program has replaced of these, where Dynamo calls functions and does not trace t
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import heapq
 import statistics
@@ -166,3 +167,22 @@ def an_answer_to_an_index_that_a_program_put_on_a_class_of_torch(changed: bool) 
     answer = classmethod(lambda *_: _FACTOR)
     with patched(torch.nn.Module, "__class_getitem__", answer, when=True), patched(_HERE, "_FACTOR", 3, when=changed):
         yield lambda x: x * _Layer[0], (X,)  # type: ignore[misc]
+
+
+@dataclasses.dataclass
+class _Fields:
+    first: int = 1
+    second: int = 2
+
+
+def _with_names_of_fields(x: torch.Tensor, held: _Fields) -> torch.Tensor:
+    for field in dataclasses.fields(held):
+        x = x + len(field.name)
+    return x
+
+
+@case
+def a_kind_of_a_field_of_a_data_class(changed: bool) -> Iterator[Any]:
+    field = vars(_Fields)["__dataclass_fields__"]["second"]
+    with mock.patch.object(field, "_field_type", field._field_type if changed else None):
+        yield _with_names_of_fields, (X, _Fields())

@@ -12,6 +12,7 @@ import builtins
 import collections
 import collections.abc
 import contextvars
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -96,6 +97,8 @@ _LOOKED_INTO: Mapping[type, Callable[[Any], Iterable[Any]]] = {
     bytearray: lambda each: (bytes(each),),
     collections.deque: lambda each: (*each, each.maxlen),
     re.Match: lambda each: (each.re, each.string, each.pos, each.endpos, each.regs),
+    # What kind of field it is, Dynamo takes for fixed where none of the standard library's is left.
+    dataclasses.Field: lambda each: (str(getattr(each, "_field_type", None)), each.name, each.init, each.default),
     OrderedSet: list,
     TreeSpec: lambda each: (str(each),),
 }
