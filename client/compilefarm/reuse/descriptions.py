@@ -47,6 +47,7 @@ from compilefarm.reuse.names_in_code import (
 from compilefarm.reuse.numpy_descriptions import describe_of_numpy
 from compilefarm.reuse.operator_descriptions import describe_operator
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.data_classes import kind_of_field
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED, NOT_TRACED_FORM
 from compilefarm.torch_internals.modules import hooks_in
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
@@ -98,7 +99,7 @@ _LOOKED_INTO: Mapping[type, Callable[[Any], Iterable[Any]]] = {
     collections.deque: lambda each: (*each, each.maxlen),
     re.Match: lambda each: (each.re, each.string, each.pos, each.endpos, each.regs),
     # What kind of field it is, Dynamo takes for fixed where none of the standard library's is left.
-    dataclasses.Field: lambda each: (str(getattr(each, "_field_type", None)), each.name, each.init, each.default),
+    dataclasses.Field: lambda each: (kind_of_field(each), each.name, each.init, each.default),
     OrderedSet: list,
     TreeSpec: lambda each: (str(each),),
 }
