@@ -139,6 +139,11 @@ def _normalized_images() -> nn.Sequential:
     return nn.Sequential(*block(3), *block(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
+def _normalized_rows() -> nn.Sequential:
+    """Whose first bias has a gradient that is zero but for rounding."""
+    return nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 1))
+
+
 def _autocast(model: Callable[..., Any], dtype: torch.dtype = BF16) -> Callable[..., Any]:
     def run(*inputs: Any) -> Any:
         with torch.autocast(inputs[0].device.type, dtype=dtype):
@@ -285,6 +290,7 @@ def _programs() -> list[RightProgram]:
         _train("mlp", _mlp(2), _x(32, 128, dtype=FP32)),
         _train("convolutions", _convolutions().train(), _x(4, 3, 32, 32, dtype=FP32)),
         _train("batch norms of images", _normalized_images(), _x(8, 3, 64, 64, dtype=FP32)),
+        _train("batch norm autocast", _Whole(_normalized_rows(), _casting), _x(1000, 20, dtype=FP32)),
         _in_precision("high", _train("mlp", _mlp(2), _x(32, 128, dtype=FP32))),
         _train("mlp bf16", _mlp().to(BF16), _x(32, 128)),
         _train("mlp fp16", _mlp(2).to(FP16), _x(32, 128, dtype=FP16)),

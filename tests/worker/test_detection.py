@@ -47,7 +47,7 @@ def test_all_programs_that_round_less_than_eager_pass(name: str) -> None:
 # `python -m tests.worker` tries all of them.
 _COMPILED = (
     *("mlp bf16, float output", "decoder bf16, tokens", "training mlp autocast", "mlp, medium precision"),
-    "training batch norms of images",
+    *("training batch norms of images", "training batch norm autocast"),
 )
 
 

@@ -4,6 +4,9 @@ On processors eager adds up in pairs, and for batch norms in float64 (ATen/nativ
 ATen/native/Normalization.cpp: acc_type). Inductor's loops there add one element after the other to what a lane has:
 where 32,768 equal ones are added up, as they are of the gradient behind a mean over an image, the sum is off by 110
 last bits in place of one. Both are right. What such rounding leaves of a result is found out by adding it to each sum.
+
+Of a norm in narrow floats the backward pass is given its mean and its scale, which eager keeps in float32 and torch's
+decomposition rounds (torch/_decomp/decompositions.py: native_batch_norm_helper): norms are run as that says.
 """
 
 from __future__ import annotations
@@ -24,11 +27,14 @@ from compilefarm.worker.seeds import SEED
 log = logging.getLogger(__name__)
 
 _aten = torch.ops.aten
-# Are run as the sums that they consist of. For those of the forward pass Inductor keeps running means, which are exact.
-_GRADIENTS_OF_NORMS = frozenset({
+# Of the sums of their forward pass Inductor keeps running means, which are exact.
+_NORMS = frozenset({
+    *(_aten.native_batch_norm.default, _aten._native_batch_norm_legit.default),
     *(_aten.native_batch_norm_backward.default, _aten.native_group_norm_backward.default),
     _aten.native_layer_norm_backward.default,
 })  # fmt: skip
+# What is added up in float32.
+_ADDED_UP = frozenset({torch.float32, torch.bfloat16, torch.float16})
 _SUMS = frozenset({_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim})
 # Fewer elements are added up as exactly as eager does it.
 _MANY = 512
@@ -54,9 +60,10 @@ class LargeSums(InsideMode):
         if isinstance(func, HigherOrderOperator):
             args, kwargs = self.entering((args, kwargs))
         given = args[0] if args else None
-        if not isinstance(given, torch.Tensor) or given.dtype != torch.float32 or given.device.type != "cpu":
+        if not isinstance(given, torch.Tensor) or given.dtype not in _ADDED_UP or given.device.type != "cpu":
             return func(*args, **kwargs)
-        if func in _GRADIENTS_OF_NORMS:
+        if func in _NORMS:
+            # Narrow ones are widened there.
             with self:
                 return decomposition_tables()["post_autograd"][func](*args, **kwargs)
         if func in _SUMS:
