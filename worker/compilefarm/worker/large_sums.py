@@ -47,13 +47,13 @@ class LargeSums(InsideMode):
     """Adds to sums of many elements of float32 what rounding may leave, each time the same.
 
     Attributes:
-        has_any: whether there were any.
+        applied: whether the graph has any, or a norm.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(SEED)
-        self.has_any = False
+        self.applied = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -64,6 +64,7 @@ class LargeSums(InsideMode):
             return func(*args, **kwargs)
         if func in _NORMS:
             # Narrow ones are widened there.
+            self.applied = True
             with self:
                 return decomposition_tables()["post_autograd"][func](*args, **kwargs)
         if func in _SUMS:
@@ -82,13 +83,13 @@ class LargeSums(InsideMode):
         count = elements / max(result.numel(), 1)
         if result.dtype != torch.float32 or count < _MANY:
             return result
-        self.has_any = True
+        self.applied = True
         share = _SHARE_OF_ROOT * math.sqrt(count) * torch.finfo(result.dtype).eps
         return result + by() * torch.randn(result.shape, generator=self._generator) * share
 
 
 def find_with_large_sums(run: Callable[[], Results]) -> Results | None:
-    """Results of a graph whose large sums are rounded so; None where it has none.
+    """Results of a graph whose large sums and norms are rounded so; None where it has none.
 
     Args:
         run: runs the graph, each time on the same inputs.
@@ -100,4 +101,4 @@ def find_with_large_sums(run: Callable[[], Results]) -> Results | None:
     except Exception as error:  # noqa: BLE001 - a graph that looks at the bits of its sums raises what it likes
         log.info("no results with large sums: %s", error)
         return None
-    return results if mode.has_any else None
+    return results if mode.applied else None
