@@ -17,7 +17,7 @@ PACKAGE = ROOT / "proto" / "compilefarm" / "torch_internals"
 FOLDERS = ("proto", "service", "worker", "client")
 # Modules of the product that use private names themselves, with the reason.
 EXCEPTIONS = {
-    "client/compilefarm/client/local.py": "what a pod does when ours does not work imports nothing of ours that needs torch",
+    "client/compilefarm/client/local.py": "what a pod does without ours imports nothing of ours that needs torch",
     "service/compilefarm/service/servers.py": "names of gRPC, whose server a stranger could end otherwise",
 }
 
