@@ -11,7 +11,6 @@ decomposition rounds (torch/_decomp/decompositions.py: native_batch_norm_helper)
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +19,9 @@ import torch
 
 from compilefarm.torch_internals.decompositions import decomposition_tables
 from compilefarm.torch_internals.operators import HigherOrderOperator
-from compilefarm.worker.reference import InsideMode
+from compilefarm.worker.reference import InsideMode, results_within
 from compilefarm.worker.results import Results
 from compilefarm.worker.seeds import SEED
-
-log = logging.getLogger(__name__)
 
 _aten = torch.ops.aten
 # Of the sums of their forward pass Inductor keeps running means, which are exact.
@@ -96,10 +93,5 @@ def find_with_large_sums(run: Callable[[], Results]) -> Results | None:
         run: runs the graph, each time on the same inputs.
     """
     mode = LargeSums()
-    try:
-        with mode:
-            results = run()
-    except Exception as error:  # noqa: BLE001 - a graph that looks at the bits of its sums raises what it likes
-        log.info("no results with large sums: %s", error)
-        return None
+    results = results_within(mode, run, what="large sums")
     return results if mode.applied else None

@@ -7,7 +7,6 @@ other computes in float32, and both are right: what TF32 leaves of a result is f
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,8 @@ import torch
 from compilefarm.graph.fp32_precision import Product, narrow_precisions
 from compilefarm.graph.tolerances import coarsest
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
-from compilefarm.worker.reference import InsideMode
+from compilefarm.worker.reference import InsideMode, results_within
 from compilefarm.worker.results import Results
-
-log = logging.getLogger(__name__)
 
 # By what multiplies below autograd, and what its name contains.
 _PRODUCTS = {"convolution": Product.CONVOLUTION, "_rnn": Product.RECURRENT, "attention": Product.MATMUL}
@@ -87,14 +84,9 @@ def find_narrowed(run: Callable[[], Results]) -> Narrowed | None:
     if not any(narrow_precisions(is_cuda=is_cuda) for is_cuda in (False, True)):
         return None
     mode = Narrowing()
-    try:
-        with mode:
-            results = run()
-    except Exception as error:  # noqa: BLE001 - a graph that looks at the bits of its products raises what it likes
-        log.info("no results with narrow products: %s", error)
-        return None
+    results = results_within(mode, run, what="narrow products")
     dtype = coarsest(mode.applied)
-    return Narrowed(results=results, dtype=dtype) if dtype is not None else None
+    return Narrowed(results=results, dtype=dtype) if results is not None and dtype is not None else None
 
 
 def _rounded(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -52,6 +52,22 @@ class InsideMode(OperatorMode):  # type: ignore[misc]  # torch gives it no type
         return call
 
 
+def results_within(mode: InsideMode, run: Callable[[], Results], *, what: str) -> Results | None:
+    """Results of a graph that runs in a mode; None where it cannot.
+
+    Args:
+        mode: changes how the graph rounds.
+        run: runs the graph, each time on the same inputs.
+        what: these results, for the log.
+    """
+    try:
+        with mode:
+            return run()
+    except Exception as error:  # noqa: BLE001 - a graph that looks at the bits of its floats raises what it likes
+        log.info("no results with %s: %s", what, error)
+        return None
+
+
 class Widening(InsideMode):
     """Has everything below it computed in a wide type: casts to narrow ones, autocast's too, change nothing.
 
