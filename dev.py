@@ -26,6 +26,8 @@ ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
 # How the versions of each end are chosen.
 RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}
+# The newest end with the libraries of more programs, which is not needed for tests.
+WILD = "wild"
 # Tests about what runs without torch, so that its release decides nothing there (tests/docs/test_ends.py).
 WITHOUT_TORCH = ("children", "cli", "client/calls", "core", "docs", "hostile", "service", "store")
 # What processes of their own do, one after the other, beside those of both ends, so that no core is idle while a test
@@ -131,10 +133,11 @@ def main() -> int:
     test = commands.add_parser("test", help="set up and run tests; further arguments go to pytest")
     test.add_argument("--torch", choices=ENDS, default="newest", dest="end")
     commands.add_parser("setup", help="make the environments and print how to enter them")
+    commands.add_parser("wild", help="set up more libraries and run tests.wild; further arguments go to that")
     locking = commands.add_parser("lock", help="write requirements/ and run tests.wild; further arguments go to that")
     locking.add_argument("--upgrade", action="store_true", help="resolve all versions anew, not what is new alone")
     arguments, further = parser.parse_known_args()
-    if further and arguments.command not in ("demo", "test", "lock"):
+    if further and arguments.command not in ("demo", "test", "wild", "lock"):
         parser.error(f"unknown: {' '.join(further)}")
     match arguments.command:
         case "demo":
@@ -146,6 +149,8 @@ def main() -> int:
         case "test":
             set_up(arguments.end)
             return start_pytest(arguments.end, further).wait()
+        case "wild":
+            return call(set_up(WILD), ["python", "-m", "tests.wild", *further])
         case "lock":
             return lock(further, upgrade=arguments.upgrade)
         case _:
@@ -196,13 +201,16 @@ def static() -> int:
 
 
 def lock(further: Sequence[str], *, upgrade: bool) -> int:
-    """Writes the versions of both ends, and runs programs of the libraries in those of the newest one."""
+    """Writes the versions of both ends and of further libraries, and runs programs of all with the newest ones."""
     programs = set_up("newest")
-    resolve = ["uv", "pip", "compile", "pyproject.toml", "--quiet", "--extra", "all", "--group", "dev"]
-    resolve += ["--python-version", "3.11", *(["--upgrade"] if upgrade else [])]
+    resolve = ["uv", "pip", "compile", "--quiet", "--python-version", "3.11", *(["--upgrade"] if upgrade else [])]
     for end, resolution in RESOLUTIONS.items():
-        require(call(programs, [*resolve, "--resolution", resolution, "--output-file", f"requirements/{end}.txt"]))
-    return call(set_up("newest"), ["python", "-m", "tests.wild", *further])
+        given = ["pyproject.toml", "--extra", "all", "--group", "dev", "--resolution", resolution]
+        require(call(programs, [*resolve, *given, "--output-file", f"requirements/{end}.txt"]))
+    # Some of these libraries ask for an older torch, and run with the newest one.
+    given = ["requirements/newest.txt", "--overrides", "requirements/newest.txt", "--group", WILD]
+    require(call(programs, [*resolve, *given, "--output-file", f"requirements/{WILD}.txt"]))
+    return call(set_up(WILD), ["python", "-m", "tests.wild", *further])
 
 
 def start_pytest(end: str, arguments: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
@@ -219,7 +227,9 @@ def start_pytest(end: str, arguments: Sequence[str], output: IO[bytes] | None = 
 
 
 def set_up(end: str) -> Path:
-    """Makes the environment of one end of the torch range current and returns its folder of programs."""
+    """Makes the environment of one end of the torch range, or that of more libraries, current and returns its folder of
+    programs.
+    """
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         raise SystemExit("Python.h is missing, which Inductor's C++ needs; on Debian: apt-get install python3-dev")
     if shutil.which(os.environ.get("CXX", "g++")) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,17 +33,34 @@ def commands_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[list[s
 
 
 def test_both_ends_are_resolved_and_programs_run_with_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, oldest, newest, again, run = commands_of(monkeypatch, "--codec", "gpt2")
-    assert first == again == ["set up", "newest"]
+    first, oldest, newest, wild, again, run = commands_of(monkeypatch, "--codec", "gpt2")
+    assert (first, again) == (["set up", "newest"], ["set up", "wild"])
     assert [(each[each.index("--resolution") + 1], each[-1]) for each in (oldest, newest)] == [
         ("lowest-direct", "requirements/oldest.txt"),
         ("highest", "requirements/newest.txt"),
     ]
     assert "--upgrade" not in oldest
+    # What the newest end has stays as it is there.
+    assert wild[wild.index("--overrides") + 1] == newest[-1] != wild[-1]
     assert run == ["python", "-m", "tests.wild", "--codec", "gpt2"]
 
 
 def test_all_versions_are_resolved_anew_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, oldest, newest, *_ = commands_of(monkeypatch, "--upgrade")
-    assert "--upgrade" in oldest
-    assert "--upgrade" in newest
+    _, *resolved, _, _ = commands_of(monkeypatch, "--upgrade")
+    assert ["--upgrade" in each for each in resolved] == [True, True, True]
+
+
+def test_the_programs_of_other_libraries_run_with_versions_that_are_locked() -> None:
+    newest, wild = (_versions(end) for end in ("newest", "wild"))
+    assert newest.items() <= wild.items()
+    # Each program begins with the name of what it needs.
+    folder = ROOT / "tests" / "wild" / "programs"
+    texts = ((folder / f"{name}.py").read_text() for name in ("others", "domains"))
+    needed = {name for text in texts for name in re.findall(r"\((?:name=)?\"([a-z0-9-]+): ", text)}
+    assert len(needed) > 50
+    assert needed <= wild.keys()
+
+
+def _versions(end: str) -> dict[str, str]:
+    locked = (ROOT / "requirements" / f"{end}.txt").read_text()
+    return dict(re.findall(r"^([a-z0-9._-]+)==([^ ]+)", locked, re.MULTILINE))

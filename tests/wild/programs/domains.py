@@ -1,5 +1,5 @@
 """Models of speech, tables, images, recommendation, reinforcement learning and sampling, of further libraries that are
-tried where they are installed. `pip install` has the name that a program begins with.
+tried where they are installed, as those of others.py are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Models and functions of libraries that are not among those of the tests: each is tried where it is installed.
+"""Models and functions of libraries that are not among those of the tests: each is tried where it is installed, as all
+are by `python3 dev.py wild`.
 
-`pip install` has the name that a program begins with.
+A program begins with the name under which its library is locked (requirements/wild.txt).
 """
 
 from __future__ import annotations
