@@ -39,7 +39,7 @@ def damage(folder: Path, how: str) -> None:
     content = larger.read_bytes()
     changed = {
         "truncated": content[:-100],
-        "edited": content[:1000] + b"!" + content[1001:],
+        "edited": content[:1000] + bytes([content[1000] ^ 1]) + content[1001:],
         "emptied": b"",
         "moved": smaller.read_bytes(),
     }

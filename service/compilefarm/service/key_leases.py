@@ -30,7 +30,7 @@ from compilefarm.v1.job_pb2 import CompileFailure
 log = logging.getLogger(__name__)
 
 # Of a lease, or a failure. NFS keeps what is deleted while somebody reads it, under a name of its own (.nfs...).
-_NAME = re.compile(r"[0-9]+(\.failed)?")
+_NAME = re.compile(r"[0-9]{1,18}(\.failed)?")
 # How often another gateway may be faster: each time, one lease of the key was begun.
 _MOST_TRIALS = 100
 # How long the failure of a compile lies there for gateways that wait for it, which look every LOOK_SECONDS.

@@ -69,9 +69,11 @@ class StoredToolchains:
             log.warning("what a worker has found out about the C++ compiler cannot be kept: %s", error)
 
     async def _read(self, stored: StoredObject, *, machine: str) -> ToolchainRecord | None:
-        content = None if stored.size_bytes > _MOST_RECORD_BYTES else await self._backend.find(stored.path)
-        if content is None:
+        file = None if stored.size_bytes > _MOST_RECORD_BYTES else await self._backend.open(stored.path)
+        if file is None:
             return None
+        with file:
+            content = await asyncio.to_thread(file.read, _MOST_RECORD_BYTES)
         if await asyncio.to_thread(digest_of, content) != stored.path.rpartition("/")[2]:
             log.warning("%s is damaged and passed over", stored.path)
             return None

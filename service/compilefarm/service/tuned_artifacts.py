@@ -23,9 +23,15 @@ async def find_tuned(store: ArtifactStore, *, namespaces: Sequence[str]) -> Asyn
     Raises:
         StoreUnavailable: the store cannot be read.
     """
-    stored = [each async for each in store.shared.objects(MANIFESTS) if namespace_of(each.path) in namespaces]
-    for each in reversed(heapq.nlargest(_MOST_LOOKED_AT, stored, key=lambda each: each.modified_seconds)):
-        manifest = await store.find_manifest(key_of(each.path), namespaces=[namespace_of(each.path)])
+    latest: list[tuple[float, str]] = []
+    # One by one as they come: there may be hundreds of thousands.
+    async for stored in store.shared.objects(MANIFESTS):
+        if namespace_of(stored.path) in namespaces:
+            heapq.heappush(latest, (stored.modified_seconds, stored.path))
+            if len(latest) > _MOST_LOOKED_AT:
+                heapq.heappop(latest)
+    for _, path in sorted(latest):
+        manifest = await store.find_manifest(key_of(path), namespaces=[namespace_of(path)])
         if manifest is not None and _is_tuned(manifest):
             yield manifest
 

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+# What is read into memory at once: manifests, requests, small blobs. Nothing of ours that is read so is larger.
+LARGEST_IN_MEMORY_BYTES = 32 * 1024 * 1024
+# Artifacts and cache entries have a gigabyte at most, and a little beside.
+LARGEST_OBJECT_BYTES = 2 * 1024 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
@@ -29,14 +34,23 @@ class StoredObject:
 
 
 class Backend(Protocol):
-    """Objects by path. Every method raises StoreUnavailable if the medium fails."""
+    """Objects by path. Every method raises StoreUnavailable if the medium fails.
+
+    What lies there need not be ours: no method believes a size, and what is no object (a folder, a pipe, a device) is
+    none.
+    """
 
     @property
     def location(self) -> str:
         """The location, for people, without credentials."""
 
     async def find(self, path: str) -> bytes | None:
-        """Returns the content of an object; None if there is none."""
+        """Returns the content of an object; None if there is none. Of one of more than LARGEST_IN_MEMORY_BYTES it is so
+        much, which has another digest.
+        """
+
+    async def find_end(self, path: str, *, size_bytes: int) -> bytes | None:
+        """Returns the last bytes of an object, at most so many; None if there is none."""
 
     async def find_object(self, path: str) -> StoredObject | None:
         """Returns path, size and time of an object; None if there is none."""
@@ -48,7 +62,9 @@ class Backend(Protocol):
         """
 
     async def open(self, path: str) -> IO[bytes] | None:
-        """Opens an object for reading; None if there is none. The caller closes it."""
+        """Opens an object for reading; None if there is none. The caller closes it, and reads no more than
+        LARGEST_OBJECT_BYTES of it.
+        """
 
     async def create_from(self, path: str, *, file: Path) -> bool:
         """Like `create`, with the content of a file in the folder `staging`, which is left there."""
@@ -72,8 +88,8 @@ class Backend(Protocol):
     def objects(self, folder: str) -> AsyncIterator[StoredObject]:
         """All objects at any depth below a folder, in no particular order."""
 
-    async def folders(self, folder: str) -> list[str]:
-        """The names of the folders directly below a folder, sorted."""
+    async def folders(self, folder: str, *, beginning: str = "") -> list[str]:
+        """The names of the folders directly below a folder, sorted; those that begin so."""
 
 
 class WrappingBackend(Backend):
@@ -88,6 +104,9 @@ class WrappingBackend(Backend):
 
     async def find(self, path: str) -> bytes | None:
         return await self._backend.find(path)
+
+    async def find_end(self, path: str, *, size_bytes: int) -> bytes | None:
+        return await self._backend.find_end(path, size_bytes=size_bytes)
 
     async def find_object(self, path: str) -> StoredObject | None:
         return await self._backend.find_object(path)
@@ -120,5 +139,5 @@ class WrappingBackend(Backend):
     def objects(self, folder: str) -> AsyncIterator[StoredObject]:
         return self._backend.objects(folder)
 
-    async def folders(self, folder: str) -> list[str]:
-        return await self._backend.folders(folder)
+    async def folders(self, folder: str, *, beginning: str = "") -> list[str]:
+        return await self._backend.folders(folder, beginning=beginning)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, NotStored
-from compilefarm.store.backend import Backend, StoredObject
+from compilefarm.store.backend import LARGEST_OBJECT_BYTES, Backend, StoredObject
 from compilefarm.store.damage import Damage
 from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file
 from compilefarm.store.layout import blob_path
@@ -43,7 +43,7 @@ class BlobStore:
         self._checking = asyncio.Semaphore(_CHECKED_AT_ONCE)
 
     async def get(self, digest: str) -> bytes:
-        """Returns the bytes of a blob.
+        """Returns the bytes of a blob of at most LARGEST_IN_MEMORY_BYTES.
 
         Raises:
             InvalidRequest: `digest` is not written as a digest.
@@ -164,8 +164,7 @@ class BlobStore:
         if file is None:
             raise _not_stored(digest)
         try:
-            async with self._checking:
-                actual, size_bytes = await asyncio.to_thread(digest_of_file, file)
+            actual, size_bytes = await self._check(file)
             if actual != digest:
                 await self._set_aside(digest)
                 raise _corrupt(digest)
@@ -173,6 +172,10 @@ class BlobStore:
             file.close()
             raise
         return InFile(file, size_bytes=size_bytes)
+
+    async def _check(self, file: IO[bytes]) -> tuple[str, int]:
+        async with self._checking:
+            return await asyncio.to_thread(digest_of_file, file, limit_bytes=LARGEST_OBJECT_BYTES)
 
     async def _rely_on(self, path: str) -> StoredObject | None:
         async with self._uses.holding(path):
@@ -188,9 +191,9 @@ class BlobStore:
         return [stored and stored.size_bytes for stored in found] == [blob.size_bytes for blob in wanted]
 
     async def _set_aside(self, digest: str) -> None:
-        async def examine(content: bytes) -> str:
-            actual = await _digest_of(content)
-            return "" if actual == digest else f"its {len(content)} bytes have the digest {actual}"
+        async def examine(file: IO[bytes]) -> str:
+            actual, size_bytes = await self._check(file)
+            return "" if actual == digest else f"its {size_bytes} bytes have the digest {actual}"
 
         await self._damage.set_aside(blob_path(digest), examine=examine)
 

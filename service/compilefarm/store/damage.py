@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import IO
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend
@@ -15,7 +16,7 @@ from compilefarm.store.uses import Now
 _logger = logging.getLogger(__name__)
 
 # Returns what is wrong with the content of an object; empty if it is intact.
-Examine = Callable[[bytes], Awaitable[str]]
+Examine = Callable[[IO[bytes]], Awaitable[str]]
 
 
 class Damage:
@@ -48,8 +49,13 @@ class Damage:
             StoreUnavailable: it can be neither moved nor deleted.
         """
         async with self._lock:
-            content = await self._backend.find(path)
-            if content is None or not (reason := await examine(content)):
+            # As a file: it may be larger than memory.
+            file = await self._backend.open(path)
+            if file is None:
+                return
+            with file:
+                reason = await examine(file)
+            if not reason:
                 return
             try:
                 await self._move(path, reason=reason)

@@ -22,10 +22,11 @@ from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
 from compilefarm.store.entry_records import (
     ENTRIES,
+    LONGEST_END_BYTES,
     entry_path,
     identity_of,
     is_in_namespaces,
-    read_description,
+    parse_end,
     trailer_of,
 )
 from compilefarm.store.files import InFile, InMemory, Readable, StagedBlob
@@ -268,7 +269,8 @@ class EntryStore:
         latest: list[tuple[float, str]] = []
         # One by one as they come: there may be hundreds of thousands, for each of many callers at a time.
         async for stored in self._backend.objects(folder):
-            if is_in_namespaces(stored.path, namespaces):
+            # Storages refuse to read the end of what is empty, which is no entry.
+            if stored.size_bytes and is_in_namespaces(stored.path, namespaces):
                 heapq.heappush(latest, (stored.modified_seconds, stored.path))
                 # Each costs opening a file, or asking a bucket for one.
                 if len(latest) > MOST_LISTED:
@@ -285,14 +287,14 @@ class EntryStore:
 
     async def _find_description(self, path: str) -> CacheEntry | None:
         """The description of an entry, whose bytes are looked at when they are read."""
-        file = await self._backend.open(path)
-        if file is None:
+        # Its end alone: a bucket would be asked for all bytes of all entries.
+        end = await self._backend.find_end(path, size_bytes=LONGEST_END_BYTES)
+        if end is None:
             return None
-        with file:
-            try:
-                return await asyncio.to_thread(read_description, file, is_whole=True)
-            except DamagedRecord as damage:
-                await self._remove_damaged(path, damage)
+        try:
+            return parse_end(end)[0]
+        except DamagedRecord as damage:
+            await self._remove_damaged(path, damage)
         return None
 
     async def _find(self, path: str, wanted: CacheEntry) -> tuple[CacheEntry, InFile | InMemory] | None:

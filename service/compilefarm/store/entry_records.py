@@ -12,7 +12,9 @@ from typing import IO
 
 from google.protobuf.message import DecodeError
 
+from compilefarm.core.cache_entries import LONGEST_DESCRIPTION_BYTES
 from compilefarm.core.digests import digest_of
+from compilefarm.store.backend import LARGEST_OBJECT_BYTES
 from compilefarm.store.files import digest_of_file
 from compilefarm.store.records import DamagedRecord
 from compilefarm.v1.cache_service_pb2 import CacheEntry
@@ -20,6 +22,8 @@ from compilefarm.v1.cache_service_pb2 import CacheEntry
 _TITLE = b"compilefarm cache entry 1\n"
 _LENGTH = struct.Struct(">I")
 _END_BYTES = _LENGTH.size + len(_TITLE)
+# In which a description lies, with what the service adds.
+LONGEST_END_BYTES = 2 * LONGEST_DESCRIPTION_BYTES
 ENTRIES = "entries"
 # What an entry counts at least: without bytes it still has two folders, two inodes, and a place in memory.
 SMALLEST_ENTRY_BYTES = 16 * 1024
@@ -59,29 +63,40 @@ def identity_of(file: IO[bytes]) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def read_description(file: IO[bytes], *, is_whole: bool = False) -> CacheEntry:
+def read_description(file: IO[bytes]) -> CacheEntry:
     """Reads the description of an entry, and compares the bytes before it with that.
-
-    Args:
-        file: the entry.
-        is_whole: whether the bytes are known to be those that the description says.
 
     Raises:
         DamagedRecord: they are others, or there is no description.
     """
     # What was written to the file may still be in its buffer until it is asked for its end.
     size_bytes = file.seek(0, os.SEEK_END)
-    end = os.pread(file.fileno(), _END_BYTES, max(size_bytes - _END_BYTES, 0))
-    if len(end) < _END_BYTES or not end.endswith(_TITLE):
-        raise DamagedRecord("its end is missing")
-    (length,) = _LENGTH.unpack(end[: _LENGTH.size])
-    start = size_bytes - _END_BYTES - length
-    if start < 0:
-        raise DamagedRecord("its beginning is missing")
-    entry = _parse(os.pread(file.fileno(), length, start))
-    if not is_whole and digest_of_file(file, limit_bytes=start) != (entry.digest, entry.size_bytes):
+    end = os.pread(file.fileno(), LONGEST_END_BYTES, max(size_bytes - LONGEST_END_BYTES, 0))
+    entry, trailer_bytes = parse_end(end)
+    start = size_bytes - trailer_bytes
+    # Before it is read: whoever writes the storage may say any size, and leave files of terabytes there.
+    is_sized = start == entry.size_bytes <= LARGEST_OBJECT_BYTES
+    if not is_sized or digest_of_file(file, limit_bytes=start) != (entry.digest, start):
         raise DamagedRecord("its bytes do not match its digest")
     return entry
+
+
+def parse_end(end: bytes) -> tuple[CacheEntry, int]:
+    """Returns the description of an entry, and how many bytes it takes there.
+
+    Args:
+        end: the last LONGEST_END_BYTES of the entry, or all of it.
+
+    Raises:
+        DamagedRecord: there is none.
+    """
+    if len(end) < _END_BYTES or not end.endswith(_TITLE):
+        raise DamagedRecord("its end is missing")
+    (length,) = _LENGTH.unpack(end[-_END_BYTES : -len(_TITLE)])
+    trailer_bytes = _END_BYTES + length
+    if trailer_bytes > len(end):
+        raise DamagedRecord("its beginning is missing")
+    return _parse(end[len(end) - trailer_bytes : -_END_BYTES]), trailer_bytes
 
 
 def _parse(content: bytes) -> CacheEntry:

@@ -1,9 +1,9 @@
 """A directory as the store's backend.
 
-obstore reads, lists, moves and deletes. Writing is done here, because obstore's local store does not flush: a power
-failure could take away an object that was acknowledged, or leave one of zeros. An object is written as `name#N`,
-flushed, and then linked to `name`: whoever sees it sees all of it. obstore does not list such staging files, but nobody
-removes those of a killed process; that is done here too.
+obstore lists, moves and deletes; `directory_objects` reads. Writing is done here, because obstore's local store does
+not flush: a power failure could take away an object that was acknowledged, or leave one of zeros. An object is written
+as `name#N`, flushed, and then linked to `name`: whoever sees it sees all of it. obstore does not list such staging
+files, but nobody removes those of a killed process; that is done here too.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TypeVar
-
-from obstore.store import LocalStore
+from typing import TypeVar
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.directory_objects import DirectoryObjects
 from compilefarm.store.layout import (
     BLOBS,
     CHECKS,
@@ -42,7 +42,6 @@ from compilefarm.store.layout import (
     STAGING,
     TOOLCHAINS,
 )
-from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 
 # No single write takes that long.
@@ -86,7 +85,7 @@ def open_directory(location: str, *, create: bool = True, read_only: bool = Fals
 
 
 def _reading(root: Path) -> Backend:
-    return ReadOnlyBackend(ObjectBackend(LocalStore(root), location=str(root)))
+    return ReadOnlyBackend(DirectoryObjects(root))
 
 
 class LocalBackend(WrappingBackend):
@@ -97,7 +96,7 @@ class LocalBackend(WrappingBackend):
     """
 
     def __init__(self, root: Path) -> None:
-        super().__init__(ObjectBackend(LocalStore(root), location=str(root)))
+        super().__init__(DirectoryObjects(root))
         self._root = root
         lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         weakref.finalize(self, os.close, lock)
@@ -110,9 +109,6 @@ class LocalBackend(WrappingBackend):
 
     async def create(self, path: str, *, content: bytes) -> bool:
         return await self._run(f"write {path}", lambda: self._create(self._root / path, content=content))
-
-    async def open(self, path: str) -> IO[bytes] | None:
-        return await self._run(f"read {path}", lambda: _open(self._root / path))
 
     async def create_from(self, path: str, *, file: Path) -> bool:
         return await self._run(f"write {path}", lambda: self._create_from(self._root / path, file=file))
@@ -196,13 +192,6 @@ class LocalBackend(WrappingBackend):
                 return
 
 
-def _open(path: Path) -> IO[bytes] | None:
-    try:
-        return open(path, "rb")
-    except FileNotFoundError:
-        return None
-
-
 def _open_new(staging: Path) -> int:
     def open_new() -> int:
         _make_folder(staging.parent)
@@ -238,7 +227,10 @@ def _try_again(work: Callable[[], Result], *, path: Path) -> Result:
 def _link(staging: Path, path: Path) -> bool:
     try:
         os.link(staging, path)
-    except FileExistsError:
+    except FileExistsError as error:
+        # What is no file would never be found, and be written again and again.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EEXIST, "something that is no file has its name, and has to be removed") from error
         return False
     return True
 
@@ -253,7 +245,7 @@ def _touch(path: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:

@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
+from typing import IO
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.digests import DIGEST_LENGTH
 from compilefarm.core.errors import InvalidRequest, StoreUnavailable
 from compilefarm.core.expressions import holds
-from compilefarm.store.backend import Backend, StoredObject
+from compilefarm.core.keys import is_key
+from compilefarm.store.backend import LARGEST_IN_MEMORY_BYTES, Backend, StoredObject
 from compilefarm.store.blobs import BlobStore, few_at_a_time
 from compilefarm.store.damage import Damage
 from compilefarm.store.known_guards import KnownGuards
@@ -41,6 +43,8 @@ MOST_KEYS = 20
 # A beginning may fit the keys of many, and each costs a listing.
 MOST_LOOKED_AT = 200
 _PREFIX = re.compile(rf"[0-9a-f-]{{{SHORTEST_PREFIX},{GRAPH_DIGITS + 1 + DIGEST_LENGTH}}}")
+# Names of storages may be longer than numbers that Python reads.
+_NUMBER = re.compile(r"[0-9]{1,18}")
 # How often another writer may be faster: each time, one more manifest of the key is there.
 _MOST_TRIALS = 1000
 # Guards that are evaluated before it is the turn of others, by what they take in memory: a millisecond.
@@ -189,7 +193,7 @@ class ManifestStore:
         try:
             return _read(content, path=path)
         except DamagedRecord:
-            await self._damage.set_aside(path, examine=lambda content: _examine(content, path=path))
+            await self._damage.set_aside(path, examine=lambda file: _examine(file, path=path))
             return None
 
     async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
@@ -209,7 +213,8 @@ class ManifestStore:
         looked_at = 0
         for graph in await self._graphs(prefix):
             rests = await self._backend.folders(f"{MANIFESTS}/{graph}")
-            found = [key for rest in rests if (key := f"{graph}-{rest}").startswith(prefix)]
+            # What else lies there is no key's.
+            found = [key for rest in rests if (key := f"{graph}-{rest}").startswith(prefix) and is_key(key)]
             looked_at += len(found)
             keys += found if namespaces is None else await self._in_namespaces(found, namespaces=namespaces)
             if len(keys) >= MOST_KEYS or looked_at >= MOST_LOOKED_AT:
@@ -223,7 +228,7 @@ class ManifestStore:
     async def _graphs(self, prefix: str) -> list[str]:
         if len(prefix) >= GRAPH_DIGITS:
             return [prefix[:GRAPH_DIGITS]]
-        return [graph for graph in await self._backend.folders(MANIFESTS) if graph.startswith(prefix)]
+        return await self._backend.folders(MANIFESTS, beginning=prefix)
 
     async def _not_ruled_out(
         self, objects: Sequence[StoredObject], *, namespaces: Sequence[str], hints: Sequence[int] | None
@@ -291,16 +296,16 @@ def _number(path: str) -> int:
 
 
 def _is_numbered(path: str) -> bool:
-    return path.rpartition("/")[2].isdecimal()
+    return _NUMBER.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _read(content: bytes, *, path: str) -> Manifest:
     return read_record(content, key=key_of(path), namespace=namespace_of(path))
 
 
-async def _examine(content: bytes, *, path: str) -> str:
+async def _examine(file: IO[bytes], *, path: str) -> str:
     try:
-        _read(content, path=path)
+        _read(await asyncio.to_thread(file.read, LARGEST_IN_MEMORY_BYTES), path=path)
     except DamagedRecord as error:
         return str(error)
     except NewerRecord:

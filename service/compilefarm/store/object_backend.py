@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -14,7 +15,12 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import MemoryStore, ObjectStore
 
 from compilefarm.core.errors import StoreUnavailable
-from compilefarm.store.backend import Backend, StoredObject
+from compilefarm.store.backend import (
+    LARGEST_IN_MEMORY_BYTES,
+    LARGEST_OBJECT_BYTES,
+    Backend,
+    StoredObject,
+)
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
@@ -50,7 +56,26 @@ class ObjectBackend(Backend):
                 result = await self._store.get_async(path)
             except FileNotFoundError:
                 return None
-            return (await result.bytes_async()).to_bytes()
+            # Not at once: obstore takes as much memory as the service says that there will be, or ends the process.
+            content = bytearray()
+            async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
+                content += piece
+                if len(content) >= LARGEST_IN_MEMORY_BYTES:
+                    break
+            return bytes(content[:LARGEST_IN_MEMORY_BYTES])
+
+    async def find_end(self, path: str, *, size_bytes: int) -> bytes | None:
+        with self._reporting(f"read {path}"):
+            try:
+                result = await self._store.get_async(path, options={"range": {"suffix": size_bytes}})
+            except FileNotFoundError:
+                return None
+            content = bytearray()
+            async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
+                content += piece
+                if len(content) > size_bytes:
+                    raise OSError(errno.EIO, f"more came than the {size_bytes} bytes that were asked for")
+            return bytes(content)
 
     async def find_object(self, path: str) -> StoredObject | None:
         with self._reporting(f"look for {path}"):
@@ -75,8 +100,13 @@ class ObjectBackend(Backend):
                 return None
             file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
             try:
+                size_bytes = 0
                 async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
                     await asyncio.to_thread(file.write, piece)
+                    size_bytes += len(piece)
+                    if size_bytes > LARGEST_OBJECT_BYTES:
+                        break
+                file.seek(0)
             except BaseException:
                 file.close()
                 raise
@@ -121,9 +151,15 @@ class ObjectBackend(Backend):
             async for stored in self._objects_by_folder(folder):
                 yield stored
             return
+        first: str | None = None
         with self._reporting(f"list {folder}"):
             async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
                 for found in batch:
+                    _require_below(folder, found["path"])
+                    # As of a service that does not know how its listings go on.
+                    if found["path"] == first:
+                        raise OSError(errno.EIO, f"{first[:100]!r} is listed again")
+                    first = first or found["path"]
                     yield _stored_object(found, path=found["path"])
 
     async def _objects_by_folder(self, folder: str) -> AsyncIterator[StoredObject]:
@@ -135,22 +171,38 @@ class ObjectBackend(Backend):
             async for stored in self._objects_by_folder(inner):
                 yield stored
 
-    async def folders(self, folder: str) -> list[str]:
+    async def folders(self, folder: str, *, beginning: str = "") -> list[str]:
         with self._reporting(f"list {folder}"):
             listing = await self._store.list_with_delimiter_async(folder)
-        return sorted(path.rpartition("/")[2] for path in listing["common_prefixes"])
+            # In a thread: there may be hundreds of thousands.
+            return await asyncio.to_thread(_names_of, listing["common_prefixes"], folder=folder, beginning=beginning)
 
     @contextmanager
     def _reporting(self, action: str) -> Iterator[None]:
         try:
             yield
-        except (BaseError, OSError) as error:
+        # A time that Python has no form for is a ValueError.
+        except (BaseError, OSError, ValueError) as error:
             # obstore adds a dump of its own error objects, which tells a reader nothing new.
             cause = str(error).partition("\n")[0]
             raise StoreUnavailable(
                 f"the store at {self._location} could not {action}: {cause}; "
                 "check that it exists, can be written and has free space"
             ) from error
+
+
+def _names_of(paths: Iterable[str], *, folder: str, beginning: str) -> list[str]:
+    names = []
+    for path in paths:
+        _require_below(folder, path)
+        names.append(path.rpartition("/")[2])
+    return sorted(name for name in names if name.startswith(beginning))
+
+
+def _require_below(folder: str, path: str) -> None:
+    """Passes if a path lies below a folder. What else is listed would be taken for what was asked for."""
+    if not path.startswith(f"{folder}/"):
+        raise OSError(errno.EIO, f"{path[:100]!r} is listed, which lies elsewhere")
 
 
 def _stored_object(found: ObjectMeta, *, path: str) -> StoredObject:

@@ -1,0 +1,127 @@
+"""A service of S3 that answers wrongly: its answers are misses, or errors with their reason."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from compilefarm.core.errors import NotStored, StoreUnavailable
+from compilefarm.store.backend import LARGEST_IN_MEMORY_BYTES
+from compilefarm.store.layout import manifest_path
+from compilefarm.store.opening import open_caches, open_store
+from compilefarm.store.s3 import open_bucket
+from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
+from tests.store.s3_stand_in import ENVIRONMENT, Answer, Asked, Bucket, Interfere, listing_of, standing_in
+
+KEY, OTHER = sample_key("job"), sample_key("another")
+FX_GRAPH = TorchCache.TORCH_CACHE_FX_GRAPH
+_FOUND = {"ETag": '"1"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT"}
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("compilefarm.store.s3.RETRY_SECONDS", 0.0)
+    with standing_in() as bucket:
+        yield bucket
+
+
+def reads_are(answer: Answer) -> Interfere:
+    return lambda asked: answer if asked.method == "GET" and asked.key else None
+
+
+def listings_are(content: bytes) -> Interfere:
+    return lambda asked: Answer(content=content) if asked.method == "GET" and not asked.key else None
+
+
+@pytest.mark.parametrize("said_bytes", [2**40, 2**63 - 1])
+async def test_a_length_that_is_a_lie_takes_no_memory(bucket: Bucket, said_bytes: int) -> None:
+    artifact = sample_artifact(KEY)
+    store = await open_store(bucket.location())
+    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    headers = {**_FOUND, "Content-Length": str(said_bytes)}
+    # Of two pieces obstore puts one together, for which it took as much as was said, or ended the process.
+    bucket.interfere = reads_are(Answer(headers=headers, pieces=[bytes(100_000)] * 2))
+    for answer in (store.find_manifest(KEY), store.get_blob(artifact.manifest.program.digest)):
+        with pytest.raises(StoreUnavailable, match="could not read"):
+            await answer
+
+
+async def test_no_more_is_read_into_memory_than_an_object_has(bucket: Bucket) -> None:
+    pieces = (bytes(2**20) for _ in itertools.count())
+    headers = {**_FOUND, "Content-Length": str(2**40)}
+    bucket.interfere = reads_are(Answer(headers=headers, pieces=pieces))
+    content = await open_bucket(bucket.location()).find("ac/vast")
+    assert content is not None
+    assert len(content) == LARGEST_IN_MEMORY_BYTES
+
+
+async def test_what_is_listed_elsewhere_is_not_taken_for_what_was_asked_for(bucket: Bucket) -> None:
+    artifact = sample_artifact(OTHER)
+    store = await open_store(bucket.location())
+    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    bucket.interfere = listings_are(listing_of([(manifest_path(OTHER, variant=0), 3)], folders=["elsewhere/"]))
+    # It was served, under the key that was asked for.
+    with pytest.raises(StoreUnavailable, match=rf"could not list ac/.*'{manifest_path(OTHER, variant=0)}' is listed"):
+        await store.find_manifest(KEY)
+    with pytest.raises(StoreUnavailable, match=r"could not list ac: .*'elsewhere' is listed"):
+        await store.find_by_prefix(KEY[:8])
+
+
+async def test_a_listing_that_begins_again_and_again_ends(bucket: Bucket) -> None:
+    again = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
+    names = [f"ac/{KEY[:16]}/{KEY[17:]}/{number}" for number in range(100)]
+    bucket.interfere = listings_are(listing_of([(name, 3) for name in names], more=again))
+    with pytest.raises(StoreUnavailable, match=f"{names[0]}' is listed again"):
+        _ = [stored async for stored in open_bucket(bucket.location()).objects(f"ac/{KEY[:16]}/{KEY[17:]}")]
+
+
+@pytest.mark.parametrize("written", ["+262000-01-01T00:00:00Z", "-0001-12-31T23:59:59.999Z"])
+async def test_a_time_beyond_the_calendar_is_an_error_of_the_storage(bucket: Bucket, written: str) -> None:
+    store = await open_store(bucket.location())
+    bucket.interfere = listings_are(listing_of([(manifest_path(KEY, variant=1), 3)], written=written))
+    with pytest.raises(StoreUnavailable, match="is out of range"):
+        await store.find_manifest(KEY)
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "\N{ARABIC-INDIC DIGIT THREE}"])
+async def test_what_is_no_number_is_no_variant(bucket: Bucket, digits: str) -> None:
+    store = await open_store(bucket.location())
+    bucket.interfere = listings_are(listing_of([(f"ac/{KEY[:16]}/{KEY[17:]}/{digits}", 3)]))
+    assert await store.find_manifest(KEY) is None
+
+
+async def test_a_list_of_entries_fetches_no_entries(bucket: Bucket) -> None:
+    caches = await open_caches(bucket.location(), size_limit_bytes=2**30, lifetime_seconds=3600.0)
+    content = bytes(100_000)
+    sample = sample_artifact(KEY, program=content).manifest.program
+    entry = CacheEntry(cache=FX_GRAPH, key="key", digest=sample.digest, size_bytes=len(content))
+    async with caches.staging(sample.digest) as blob:
+        await blob.write(content)
+        await caches.put(entry, blob)
+    bucket.asked.clear()
+    assert [each.key for each in await caches.list_descriptions(FX_GRAPH, key_prefix="", namespaces=[""])] == ["key"]
+    reads = [asked for asked in bucket.asked if asked.method == "GET" and asked.key]
+    assert [asked.headers["range"] for asked in reads] == ["bytes=-8192"]
+    # One without an end has no description, and a service says that nothing of it can be read.
+    (path,) = (key for key in bucket.objects if "/entries/" in key or key.startswith("entries/"))
+    bucket.objects[path] = b""
+    assert await caches.list_descriptions(FX_GRAPH, key_prefix="", namespaces=[""]) == []
+
+
+async def test_a_blob_that_is_gone_when_it_is_read_is_a_miss(bucket: Bucket) -> None:
+    artifact = sample_artifact(KEY)
+    store = await open_store(bucket.location())
+    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+
+    def gone(asked: Asked) -> Answer | None:
+        return Answer(status=404) if asked.method == "GET" and "cas/" in asked.key else None
+
+    bucket.interfere = gone
+    assert await store.find_manifest(KEY) == artifact.manifest
+    with pytest.raises(NotStored):
+        await store.get_blob(artifact.manifest.program.digest)
