@@ -9,6 +9,7 @@ from compilefarm.v1.environment_pb2 import Cpu, Cuda, CustomOperator, Environmen
 # What a farm says of requests that hold source.
 KERNELS_REFUSED = "they are source code, which a farm runs only when it is started with serve --allow-triton-kernels"
 _MOST_DIGITS = 9
+_MOST_PARTS = 8
 
 
 def differences(*, wanted: Environment, offered: Environment) -> list[str]:
@@ -149,8 +150,9 @@ def _lack(operator: CustomOperator, *, offered: Environment) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    # No version has longer numbers, and Python makes none of thousands of digits.
-    return tuple(int(part[:_MOST_DIGITS]) for part in text.split(".") if part.isdecimal())
+    # No version has longer or more numbers, and Python makes none of thousands of digits.
+    parts = text.split(".", _MOST_PARTS)[:_MOST_PARTS]
+    return tuple(int(part[:_MOST_DIGITS]) for part in parts if part.isdecimal())
 
 
 def describe(environment: Environment) -> str:

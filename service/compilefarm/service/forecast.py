@@ -75,15 +75,21 @@ class _Simulation:
     def __init__(self, free: dict[str, float], *, preemptible: set[str]) -> None:
         self._free = free
         self._preemptible = preemptible
-        # By what jobs require.
-        self._choices: dict[bytes, _Choice] = {}
+        # By what jobs require, which callers may each word otherwise, and by the workers that this comes down to.
+        self._of_requirements: dict[bytes, _Choice] = {}
+        self._choices: dict[tuple[str, ...], _Choice] = {}
         self._overlaps: dict[tuple[_Choice, _Choice], bool] = {}
 
     def choice(self, requirement: bytes, *, names: Sequence[str]) -> _Choice:
         """The workers that jobs of a requirement may have."""
-        if requirement not in self._choices:
-            self._choices[requirement] = _Choice(names, free=self._free, preemptible=self._preemptible)
-        return self._choices[requirement]
+        if requirement not in self._of_requirements:
+            self._of_requirements[requirement] = self._choice_of(tuple(names))
+        return self._of_requirements[requirement]
+
+    def _choice_of(self, names: tuple[str, ...]) -> _Choice:
+        if names not in self._choices:
+            self._choices[names] = _Choice(names, free=self._free, preemptible=self._preemptible)
+        return self._choices[names]
 
     def ahead(self, choice: _Choice) -> int:
         """How many jobs have been given a worker that one with this choice could have had."""

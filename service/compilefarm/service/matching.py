@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -12,19 +14,21 @@ from compilefarm.service.declared_environments import AbsentEnvironment
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_IDLE, WORKER_STATE_STARTING, WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 
-_MOST_MATCHES = 1000
+# More than jobs that may wait (config.py: max_queued_jobs).
+_MOST_MATCHES = 4096
 # Workers that a message names.
 _MOST_NAMED = 3
 
 
 class Requirement:
-    """An environment that jobs ask for, compared by content so that answers about it can be kept."""
+    """An environment that jobs ask for, compared by the digest of its content so that answers about it can be kept."""
 
     __slots__ = ("content", "environment")
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
-        self.content = environment.SerializeToString(deterministic=True)
+        # Answers are kept of more of them than memory has room for: one may have 128 KiB.
+        self.content = hashlib.sha256(environment.SerializeToString(deterministic=True)).digest()
 
 
 class Roster:
@@ -61,8 +65,10 @@ class Roster:
         self._present = workers
         self._expected = expected
         self._absent = absent
-        # By the content of requirements.
-        self._matches: dict[bytes, _Match] = {} if before is None or self._differs(before) else before._matches
+        # By the content of requirements, those that were asked for last at the end.
+        self._matches: OrderedDict[bytes, _Match] = (
+            OrderedDict() if before is None or self._differs(before) else before._matches
+        )
 
     def is_of(self, workers: Sequence[WorkerView], *, absent: Sequence[AbsentEnvironment]) -> bool:
         """Returns whether it says of some workers, and environments without any, what another roster would say. How
@@ -113,10 +119,12 @@ class Roster:
 
     def _match(self, requirement: Requirement) -> _Match:
         if requirement.content not in self._matches:
-            # Environments come from strangers, so there may be any number of them.
+            # Environments come from strangers, so there may be any number of them. Those of jobs that wait are looked
+            # at with each change, and stay.
             if len(self._matches) >= _MOST_MATCHES:
-                self._matches.clear()
+                self._matches.popitem(last=False)
             self._matches[requirement.content] = self._find_match(requirement.environment)
+        self._matches.move_to_end(requirement.content)
         return self._matches[requirement.content]
 
     def _find_match(self, wanted: Environment) -> _Match:
