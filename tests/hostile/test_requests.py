@@ -16,6 +16,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT, CallLimits
 from compilefarm.service.callers import Caller, enter
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import _receive_one
 from compilefarm.service.pace import IDLE_SECONDS
@@ -137,3 +138,32 @@ async def test_compressed_requests_are_not_unpacked(method: str, compression: gr
         with pytest.raises(Refused) as refused, refusals():
             await channel.unary_unary(f"/{method}")(bytes(8 * 1024 * 1024))
     assert refused.value.status == "UNIMPLEMENTED"
+
+
+class Counted(asyncio.Future[None]):
+    """A place in a line; counts what it is compared with."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return self is other
+
+    __hash__ = asyncio.Future.__hash__
+
+
+async def test_thousands_who_go_away_are_not_looked_for_among_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    semaphore = FairSemaphore("receiving", places=1, account_places=1)
+
+    async def wait() -> None:
+        async with semaphore.acquired("one"):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_future", Counted)
+    waiting = [asyncio.create_task(wait()) for _ in range(500)]
+    await asyncio.sleep(0)
+    # Those who came last go first: it would be the end of the line for each.
+    for each in reversed(waiting):
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert Counted.compared < 2 * len(waiting)

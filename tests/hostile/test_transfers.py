@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import StoreFull
 from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.pace import IDLE_SECONDS
+from compilefarm.service.quotas import Quotas
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
 from compilefarm.service.testing.servers import FREE_PORT
 from compilefarm.store.counting import SMALLEST_OBJECT_BYTES
@@ -289,3 +291,16 @@ async def test_the_job_that_missed_tensors_is_compiled_when_they_have_come(tmp_p
     async with farm(tmp_path, {"": "admin"}) as callers:
         digest = await callers[""].write(BLOB[:MAX_BYTES])
         assert (await callers[""].finish(sample_job(constants=[digest]))).HasField("manifest")
+
+
+def test_tenants_that_callers_make_up_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compilefarm.service.quotas._MOST_TENANTS", 100)
+    quotas = Quotas(limit_bytes=1, clock=ManualClock())
+    quotas.take(1, tenant="real")
+    for number in range(98):
+        quotas.take(1, tenant=f"made up {number}")
+    with pytest.raises(StoreFull):
+        quotas.take(1, tenant="real")
+    for number in range(98, 300):
+        quotas.take(1, tenant=f"made up {number}")
+    assert len(quotas._sums) <= 100

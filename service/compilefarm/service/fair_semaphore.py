@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -29,7 +29,8 @@ class FairSemaphore:
         self._account_waiting = account_waiting
         self._taken: Counter[str] = Counter()
         # In the order in which they come next. None is empty.
-        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+        # Those who go away leave it wherever they stand, thousands at a time.
+        self._lines: dict[str, OrderedDict[asyncio.Future[None], None]] = {}
 
     @asynccontextmanager
     async def acquired(self, account: str) -> AsyncIterator[None]:
@@ -45,14 +46,14 @@ class FairSemaphore:
             self._give_back(account)
 
     async def _wait(self, account: str) -> None:
-        line = self._lines.setdefault(account, deque())
+        line = self._lines.setdefault(account, OrderedDict())
         if len(line) >= self._account_waiting:
             raise Busy(
                 f"{self._what}: {len(line)} calls of {account or 'this caller'} wait already; ask again later",
                 retry_after_seconds=_RETRY_SECONDS,
             )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.append(turn)
+        line[turn] = None
         self._let_in()
         try:
             await turn
@@ -64,9 +65,8 @@ class FairSemaphore:
             raise
 
     def _leave(self, account: str, turn: asyncio.Future[None]) -> None:
-        line = self._lines.get(account, deque())
-        if turn in line:
-            line.remove(turn)
+        line = self._lines.get(account, OrderedDict())
+        line.pop(turn, None)
         if not line:
             self._lines.pop(account, None)
 
@@ -80,7 +80,7 @@ class FairSemaphore:
     def _let_in(self) -> None:
         while self._free and (account := self._next()) is not None:
             line = self._lines.pop(account)
-            turn = line.popleft()
+            turn, _ = line.popitem(last=False)
             if line:
                 # It is the last one now.
                 self._lines[account] = line
