@@ -42,7 +42,7 @@ def install() -> None:
     # Processes that compile kernels, or that a launcher starts, read the same variables.
     os.environ[TORCH_CACHES] = "yes"
     os.environ.setdefault(TRITON_BACKEND, _TRITON_CACHE)
-    serve_from(partial(_find, caches), partial(_keep, caches), report=lambda error: announce_defect(error, where=_WHAT))
+    serve_from(partial(_find, caches), partial(_keep, caches), report=_report)
 
 
 def install_or_announce() -> None:
@@ -55,6 +55,11 @@ def install_or_announce() -> None:
     except Exception as error:  # noqa: BLE001 - logged with its traceback; the pod goes on without these caches
         raise_interruption(error)
         announce_defect(error, where=_WHAT)
+
+
+def _report(error: Exception) -> None:
+    raise_interruption(error)
+    announce_defect(error, where=_WHAT)
 
 
 def _find(caches: FarmCaches, name: str, key: str) -> bytes | None:

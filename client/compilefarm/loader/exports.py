@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.loader.blobs import unpack
 from compilefarm.loader.wrappers import names_process_groups
 from compilefarm.torch_internals import embedded_libraries
@@ -62,6 +63,7 @@ def _program_of(content: bytes) -> Any:
     try:
         entry, *_ = pickle.loads(content)  # noqa: S301 - part of an artifact
     except Exception as error:
+        raise_interruption(error)
         raise CorruptArtifact(f"the artifact cannot be loaded: {type(error).__name__}: {error}") from error
     return entry
 

@@ -20,6 +20,7 @@ from compilefarm.core.dynamo_packages import (
     TypeRecord,
     Variant,
 )
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.code_objects import codes_within, record_of, renamed
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
@@ -220,6 +221,7 @@ def _follow(scope: Scope, source: Source) -> Any:
     try:
         return scope.follow(source)
     except Exception as error:
+        raise_interruption(error)
         raise Unsayable(f"{source.name}, which cannot be read any more ({type(error).__name__})") from error
 
 

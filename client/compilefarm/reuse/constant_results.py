@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.descriptions import MISSING, Describer, name_of, shortened
 from compilefarm.reuse.names_in_code import function_at
 from compilefarm.reuse.refusals import Differs, Unsayable
@@ -73,6 +74,7 @@ def describe_result(module: str, call: str, describer: Describer) -> str:
         keywords = {str(each.arg): ast.literal_eval(each.value) for each in expression.keywords}
         result = function(*arguments, **keywords)
     except Exception as error:
+        raise_interruption(error)
         # A trace would meet the same.
         raise Differs(f"{module}.{call} raises {type(error).__name__}: {error}") from error
     return shortened(describer.constant(result))

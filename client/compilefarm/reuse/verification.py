@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, SizeRecord, Variant
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.constant_results import describe_result
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
@@ -159,6 +160,7 @@ def _follow(scope: Scope, source: Source) -> Any:
     try:
         return scope.follow(source)
     except Exception as error:
+        raise_interruption(error)
         raise Differs(f"{source.name} is not there ({type(error).__name__})") from error
 
 

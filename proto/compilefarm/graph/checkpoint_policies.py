@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.targets import find_mode_entered
 from compilefarm.torch_internals.checkpoint_contexts import CACHE_HASH, CONTEXT_FN, are_selective, note_decisions
@@ -104,6 +105,7 @@ def _ask(context_fn: Any, checkpointed: GraphModule, *, owner: GraphModule) -> M
     except Bypass:
         raise
     except Exception as error:
+        raise_interruption(error)
         # Whatever the user's function raises; torch adds what was run, line by line.
         told = str(error).partition("\n")[0]
         raise Bypass("annotation", f"the policy of a checkpoint (context_fn) ends with an error: {told}") from error
