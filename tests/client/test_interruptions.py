@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from compilefarm.client.comparison import compare
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.farm import Farm
 from compilefarm.client.records import Ledger
+from compilefarm.reuse import capture, verification
 
 
 class TimeLimit(TimeoutError):
@@ -85,3 +87,12 @@ def test_a_program_that_is_interrupted_is_not_said_to_differ() -> None:
     eager = fx.symbolic_trace(double)
     with pytest.raises(TimeLimit):
         compare(interrupt, eager=eager, code=eager.code, inputs=[torch.ones(2)], held=())
+
+
+@pytest.mark.parametrize("module", [capture, verification], ids=["published", "verified"])
+def test_what_a_package_is_about_is_not_said_to_be_gone(module: Any) -> None:
+    class Scope:
+        follow = staticmethod(interrupt)
+
+    with pytest.raises(TimeLimit):
+        module._follow(Scope(), SimpleNamespace(name="L['self']"))
