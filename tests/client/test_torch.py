@@ -218,6 +218,29 @@ def test_a_graph_that_calls_modules_is_traced_into_them(
     assert runtime.options == [{"max_autotune": True}]
 
 
+class _Named(torch.nn.Module):
+    def forward(self, x: torch.Tensor, *, scales: dict[str, torch.Tensor], shift: torch.Tensor) -> dict[str, Any]:
+        return {"scaled": [x * scales["a"] + shift, x - scales["b"]], "none": None}
+
+
+@pytest.mark.parametrize("check_guards", [True, False], ids=["with guards", "without guards"])
+def test_an_exported_module_is_called_by_name_as_it_was_exported(farm: Farm, check_guards: bool) -> None:
+    x, a, b, shift = (torch.full((3,), float(number)) for number in (5, 2, 3, 7))
+    exported = torch.export.export(_Named(), (x,), {"scales": {"a": a, "b": b}, "shift": shift})
+    program = farm.compile(exported.module(check_guards=check_guards), [x, a, b, shift])
+    # Of a dictionary, what was exported says the order.
+    found = program(x, shift=shift, scales={"b": b, "a": a})
+    assert found.keys() == {"scaled", "none"}
+    torch.testing.assert_close(found["scaled"], [x * a + shift, x - b])
+    with pytest.raises((TypeError, ValueError), match="others"):
+        program(x, others=x)
+
+
+def test_a_traced_graph_is_called_by_name(farm: Farm) -> None:
+    program = farm.compile(fx.symbolic_trace(lambda x, y: x - y), [torch.ones(2), torch.ones(2)])
+    torch.testing.assert_close(program(y=torch.ones(2), x=torch.zeros(2)), -torch.ones(2))
+
+
 def test_the_changed_graph_shares_its_parameters(farm: Farm, runtime: EagerRuntime) -> None:
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:

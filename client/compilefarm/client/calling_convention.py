@@ -36,14 +36,38 @@ def returns_one_value(graph_module: Any) -> bool:
     return isinstance(_returned(graph_module), torch.fx.Node)
 
 
-def returning_tuple(graph_module: Any) -> Any:
-    """A copy of the graph that returns a tuple of the one value; parameters are shared with the original."""
+def in_plain_form(graph_module: Any) -> Any:
+    """The graph as one that takes a value for each placeholder and returns a tuple or list: itself, or a copy that
+    shares its parameters.
+    """
+    from compilefarm.torch_internals.graph_arguments import nests_arguments
+
+    is_single = returns_one_value(graph_module)
+    if not is_single and not nests_arguments(graph_module):
+        return graph_module
     import torch.fx
 
     graph = torch.fx.Graph()
-    value = graph.graph_copy(graph_module.graph, {})
-    graph.output((value,))
-    return torch.fx.GraphModule(graph_module, graph)
+    values = graph.graph_copy(graph_module.graph, {})
+    graph.output((values,) if is_single else values)
+    plain = torch.fx.GraphModule(graph_module, graph)
+    plain.meta.update(graph_module.meta)
+    return plain
+
+
+def as_called(graph_module: Any, program: Program) -> Program:
+    """Returns a program that is called as a graph is: arguments by name or by place, nested as torch.export has them,
+    and so are its results.
+
+    Args:
+        graph_module: the graph.
+        program: of the graph in plain form.
+    """
+    from compilefarm.torch_internals.graph_arguments import flattening_of, nesting_of
+
+    take, nest = flattening_of(graph_module), nesting_of(graph_module)
+    program = first_of(program) if returns_one_value(graph_module) else program
+    return lambda *args, **kwargs: nest(program(*take(*args, **kwargs)))
 
 
 def first_of(program: Program) -> Program:

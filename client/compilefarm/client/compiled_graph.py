@@ -28,8 +28,8 @@ class CompiledGraph:
         self._program = program
         self._save = save
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self._program(*inputs)
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        return self._program(*inputs, **named)
 
     def save(self, *, path: str | Path, format: Format = "binary") -> None:
         """Writes what the farm has made of the graph, for `load` and for torch._inductor.CompiledArtifact.load on a
@@ -81,5 +81,7 @@ def refuse_to_save(path: str | Path, format: Format) -> None:
         Bypass: always.
     """
     raise Bypass(
-        "unsaid", f"the graph calls modules, so {path} has no artifact ({format}): export it with torch.export"
+        "unsaid",
+        f"the graph calls modules, so {path} has no artifact ({format}): export it with torch.export, and compile the "
+        "graph_module of the exported program, which takes weights as inputs",
     )

@@ -13,10 +13,9 @@ from compilefarm.client.announcements import announce_obstacles
 from compilefarm.client.arguments import taking_settings
 from compilefarm.client.best_effort import BestEffort
 from compilefarm.client.calling_convention import (
+    as_called,
     calls_modules,
-    first_of,
-    returning_tuple,
-    returns_one_value,
+    in_plain_form,
     tracing_modules,
 )
 from compilefarm.client.compiled_graph import CompiledGraph, key_to_save, refuse_to_save
@@ -123,10 +122,16 @@ class Farm:
     ) -> CompiledGraph:
         """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace or torch.export.
 
+        Args:
+            graph_module: the graph; of an exported program, its module().
+            example_inputs: one for each placeholder.
+            options: Inductor options, as in torch.compile.
+
         Returns:
-            What is called with what the graph takes, in order. It returns what the graph returns: a single value, or
-            a list or tuple. Where the graph calls modules, as those of symbolic_trace do, Dynamo traces into them at
-            the first call, and the farm is asked then. It has `save` and `load` as torch._inductor.CompiledArtifact.
+            What is called as the graph is, with arguments by place or by name, and returns what the graph returns.
+            Where the graph calls modules, as those of symbolic_trace do, and exported ones that check their arguments,
+            Dynamo traces into them at the first call, and the farm is asked then. It has `save` and `load` as
+            torch._inductor.CompiledArtifact.
 
         Raises:
             As `backend`.
@@ -134,10 +139,9 @@ class Farm:
         if calls_modules(graph_module):
             program = tracing_modules(graph_module, backend=self.backend, options=options)
             return CompiledGraph(program, save=refuse_to_save)
-        asked, is_single = CompileOptions(options=options or {}), returns_one_value(graph_module)
-        graph_module = returning_tuple(graph_module) if is_single else graph_module
-        program = self._compiler.compile_graph(graph_module, example_inputs, asked=asked, name="")
-        return CompiledGraph(first_of(program) if is_single else program, save=partial(self._save, program))
+        asked, plain = CompileOptions(options=options or {}), in_plain_form(graph_module)
+        program = self._compiler.compile_graph(plain, example_inputs, asked=asked, name="")
+        return CompiledGraph(as_called(graph_module, program), save=partial(self._save, program))
 
     def export(self, key: str, path: str | Path, *, format: Format = "binary") -> None:
         """Writes an artifact that the farm has stored, for torch._inductor.CompiledArtifact.load on a machine without

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compilefarm.client.calling_convention import returning_tuple, returns_one_value
+from compilefarm.client.calling_convention import in_plain_form
 from compilefarm.client.options import Options, merge_options
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.requests import Request, write_request
@@ -38,8 +38,7 @@ def save_request(
         UnusableRequestFile: the file cannot be written.
         RuntimeError: torch has no such mode, or no such option.
     """
-    if returns_one_value(graph_module):
-        graph_module = returning_tuple(graph_module)
+    graph_module = in_plain_form(graph_module)
     runtime, merged = TorchRuntime(), merge_options(mode=mode, options=options)
     runtime.require_known_options(merged)
     encoded = runtime.encode(graph_module, example_inputs, options=merged)

@@ -35,11 +35,15 @@ _INERT = frozenset(
         "unbacked_bindings", "val",
     }
 )  # fmt: skip
-# Of whole graphs: names, of which none reaches the compiler, and the policy of a checkpoint, which is sent beside the
-# node that gives its graph. Everything else is a function or unknown.
+# Of whole graphs: names, of which none reaches the compiler, the policy of a checkpoint, which is sent beside the node
+# that gives its graph, and which numbers torch.export has seen assertions about, which are in the graph
+# (torch/export/_trace.py). Everything else is a function or unknown.
 _INERT_OF_MODULES = frozenset(
-    {CONTEXT_FN, "backend_id", "dynamo_compile_id", "dynamo_flat_name_to_original_fqn", "module_call_specs"}
-)
+    {
+        CONTEXT_FN, "backend_id", "dynamo_compile_id", "dynamo_flat_name_to_original_fqn", "inline_constraints",
+        "module_call_specs",
+    }
+)  # fmt: skip
 
 
 def encode_annotations(node: Node) -> list[NamedValue]:
