@@ -39,11 +39,13 @@ from compilefarm.graph.dynamic_floats import (
     is_dynamic_float,
 )
 from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
+from compilefarm.graph.fixed_numbers import with_fixed_numbers
 from compilefarm.graph.float_tensors import with_tensors_for_floats
 from compilefarm.graph.freezing import FREEZING, is_frozen, mark_frozen
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
 from compilefarm.graph.literals import ValueEncoder
+from compilefarm.graph.looked_up_numbers import with_tensors_looked_up
 from compilefarm.graph.messages import Messages
 from compilefarm.graph.offsets import find_computed
 from compilefarm.graph.operators import is_of_torch, name_function, takes_text
@@ -119,6 +121,8 @@ def encode_job(
 _REWRITTEN = (
     with_plain_constructors,
     with_named_dtypes,
+    with_fixed_numbers,
+    with_tensors_looked_up,
     with_plain_tangents,
     with_safe_offsets,
     with_computed_floats,
