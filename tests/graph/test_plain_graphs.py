@@ -152,6 +152,37 @@ def test_a_graph_that_is_kept_goes_backward_again() -> None:
     assert encoding.roles == ["forward", "backward"]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_pass_gets_what_was_kept_in_memory_as_it_was_compiled_for(dynamic: bool) -> None:
+    """Whatever order of memory the program of the forward pass has left it in."""
+    compiled_for: list[tuple[Sequence[Any], Sequence[Any]]] = []
+
+    def compile_plain(plain: PlainGraph) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            if plain.role == "backward":
+                compiled_for.append((plain.inputs, given))
+                return plain.graph_module(*given)
+            results = plain.graph_module(*given)
+            return [each.mT.contiguous().mT if _is_matrix(each) else each for each in results]
+
+        return run
+
+    def backend(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return TorchRuntime().compile_plain_graphs(graph_module, inputs, options={}, compile_plain=compile_plain)
+
+    x, w = torch.randn(3, 8, requires_grad=True), scaled(4, 8)
+    model = torch.compile(lambda x: (linear(w)(x).sin() * 2).exp(), backend=backend, dynamic=dynamic)
+    model(x).square().sum().backward()
+    ((expected, given),) = compiled_for
+    matrices = [(each, other) for each, other in zip(expected, given, strict=True) if _is_matrix(other)]
+    assert matrices
+    assert all(tuple(map(int, each.stride())) == other.stride() for each, other in matrices)
+
+
+def _is_matrix(given: object) -> bool:
+    return isinstance(given, torch.Tensor) and given.dim() == 2
+
+
 def test_gradients_of_subclasses_are_subclasses() -> None:
     encoding = Encoding()
     weight = TwoTensor(torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True))

@@ -21,6 +21,7 @@ from compilefarm.graph.effect_tokens import leave_out_tokens
 from compilefarm.graph.freezing import is_frozen
 from compilefarm.graph.operators import is_of_torch, overloads_of
 from compilefarm.graph.plain_attention import leave_choice_open, leave_out_seeds
+from compilefarm.graph.saved_layouts import in_layouts_of
 from compilefarm.graph.symbols import find_hint
 from compilefarm.graph.targets import find_items, is_admitted_operator, is_known, nodes_of
 from compilefarm.graph.tensors import is_plain
@@ -128,9 +129,9 @@ def compile_plain_graphs(
             passed = _leave_out_objects(traced, inputs)
             # What autocast does is in the graph by now, and so are gradients.
             with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-                return passed.around(
-                    compile_plain(PlainGraph(role=role, graph_module=traced, inputs=passed.taken(inputs)))
-                )
+                taken = passed.taken(inputs)
+                program = compile_plain(PlainGraph(role=role, graph_module=traced, inputs=taken))
+                return passed.around(in_layouts_of(taken, program) if role == "backward" else program)
 
         return compile_part
 
