@@ -142,3 +142,15 @@ async def test_what_is_read_into_memory_is_bounded(tmp_path: Path) -> None:
         assert content is not None
         assert len(content) == LARGEST_IN_MEMORY_BYTES < LARGEST_OBJECT_BYTES
         assert await each.find_end("cas/large", size_bytes=10) == bytes(10)
+
+
+async def test_what_has_nothing_to_read_yet_is_a_damaged_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store(str(tmp_path))
+    place = planted(tmp_path, manifest_path(KEY, variant=0), "pipe")
+    # The kernel takes some files of /proc for files, too.
+    monkeypatch.setattr("compilefarm.store.directory_objects.stat.S_ISREG", lambda _: True)
+    with place.open("r+b", buffering=0):
+        assert await soon(store.find_manifest(KEY)) is None
+    assert not place.exists()

@@ -16,6 +16,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT, CallLimits
 from compilefarm.service.callers import Caller, enter
+from compilefarm.service.clock import pause
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import _receive_one
@@ -167,3 +168,14 @@ async def test_thousands_who_go_away_are_not_looked_for_among_each_other(monkeyp
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert Counted.compared < 2 * len(waiting)
+
+
+async def test_who_goes_away_when_a_timer_is_due_leaves_no_traceback() -> None:
+    clock = ManualClock()
+    watching = asyncio.create_task(pause(1.0, clock=clock))
+    await clock.wait_for_timer(1.0)
+    watching.cancel()
+    # Before the task has had its turn to stop it. The event loop wrote what this raised, for each stranger's call.
+    clock.advance(1.0)
+    with pytest.raises(asyncio.CancelledError):
+        await watching

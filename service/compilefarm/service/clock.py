@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 
@@ -46,7 +47,7 @@ class SystemClock:
 async def wait_at_most(seconds: float, futures: Collection[asyncio.Future[Any]], *, clock: Clock) -> None:
     """Waits until all of `futures` are done, but no longer than that by `clock`."""
     expired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(seconds, lambda: expired.set_result(None))
+    timer = clock.call_later(seconds, partial(_end, expired))
     try:
         while not expired.done() and (pending := [future for future in futures if not future.done()]):
             await asyncio.wait([*pending, expired], return_when=asyncio.FIRST_COMPLETED)
@@ -57,11 +58,17 @@ async def wait_at_most(seconds: float, futures: Collection[asyncio.Future[Any]],
 async def pause(seconds: float, *, clock: Clock) -> None:
     """Waits for that long by `clock`."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(seconds, lambda: over.set_result(None))
+    timer = clock.call_later(seconds, partial(_end, over))
     try:
         await over
     finally:
         timer.cancel()
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    # Who waits may have been cancelled just now, and has had no time to stop the timer.
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 @asynccontextmanager

@@ -22,9 +22,13 @@ from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.refusals import is_excessive, refuse_metadata, refuse_unknown_method
 
 # Of whatever a caller sends that is no UTF-8, gRPC writes all, with a traceback, and goes on. In earlier releases such
-# a name of a method fails the call alone.
-_DECODING = logging.getLogger(cygrpc.__name__)
-_OF_CALLERS = ("Invalid encoding on ", "Unexpected [UnicodeDecodeError] raised by servicer method ")
+# a name of a method fails the call alone. Another traceback tells of each caller that goes away while it is answered.
+_GRPC = logging.getLogger(cygrpc.__name__)
+_OF_CALLERS = (
+    "Invalid encoding on ",
+    "Unexpected [UnicodeDecodeError] raised by servicer method ",
+    "ExecuteBatchError raised in core by servicer method ",
+)
 
 _TAKES_NAMES_FOR_TEXT = hasattr(cygrpc.AioServer, "_make_request_call_future")
 
@@ -42,7 +46,7 @@ def make_server(
         options: of gRPC.
         call_limits: are told of calls for methods that there are not.
     """
-    _DECODING.addFilter(_is_wanted)
+    _GRPC.addFilter(_is_wanted)
     if _TAKES_NAMES_FOR_TEXT:
         return cast("grpc.aio.Server", _Server(interceptors=interceptors, options=options, call_limits=call_limits))
     return grpc.aio.server(interceptors=interceptors, options=options)

@@ -73,7 +73,7 @@ class StoredToolchains:
         if file is None:
             return None
         with file:
-            content = await asyncio.to_thread(file.read, _MOST_RECORD_BYTES)
+            content = await asyncio.to_thread(file.read, _MOST_RECORD_BYTES) or b""
         if await asyncio.to_thread(digest_of, content) != stored.path.rpartition("/")[2]:
             log.warning("%s is damaged and passed over", stored.path)
             return None

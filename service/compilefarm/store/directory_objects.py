@@ -64,7 +64,9 @@ class DirectoryObjects(ObjectBackend):
 
 
 def open_file(path: Path) -> IO[bytes] | None:
-    """Opens a file for reading; None if there is none, or something else in its place."""
+    """Opens a file for reading; None if there is none, or something else in its place. It waits for nothing: what is
+    read is None where the kernel has nothing yet, as with some files of `/proc`.
+    """
     try:
         # Not waiting for whoever would write into a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -94,7 +96,7 @@ def _read(path: Path) -> bytes | None:
     if file is None:
         return None
     with file:
-        return file.read(LARGEST_IN_MEMORY_BYTES)
+        return file.read(LARGEST_IN_MEMORY_BYTES) or b""
 
 
 def _read_end(path: Path, size_bytes: int) -> bytes | None:

@@ -305,7 +305,7 @@ def _read(content: bytes, *, path: str) -> Manifest:
 
 async def _examine(file: IO[bytes], *, path: str) -> str:
     try:
-        _read(await asyncio.to_thread(file.read, LARGEST_IN_MEMORY_BYTES), path=path)
+        _read(await asyncio.to_thread(file.read, LARGEST_IN_MEMORY_BYTES) or b"", path=path)
     except DamagedRecord as error:
         return str(error)
     except NewerRecord:
