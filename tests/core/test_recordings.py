@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -170,6 +171,20 @@ def test_no_more_is_read_of_a_tensor_than_one_may_have(tmp_path: Path) -> None:
     tracemalloc.stop()
     # That much is set aside for a request, and hardly ever taken.
     assert most_bytes < 1.1 * MAX_FILE_BYTES
+
+
+@pytest.mark.parametrize("pattern", [MANIFEST, "requests/*", "tensors/*"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_nobody_waits_for_what_is_no_file(tmp_path: Path, pattern: str, kind: str) -> None:
+    record(tmp_path, request("torch.cos", *TENSORS))
+    place = the_file(tmp_path, pattern)
+    place.unlink()
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/dev/zero")
+    with pytest.raises(UnusableRecording, match="it is no regular file"):
+        read_recording(tmp_path)
 
 
 def test_bypasses_are_noted_with_their_reason(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ async def test_what_has_nothing_to_read_yet_is_a_damaged_object(
     store = await open_store(str(tmp_path))
     place = planted(tmp_path, manifest_path(KEY, variant=0), "pipe")
     # The kernel takes some files of /proc for files, too.
-    monkeypatch.setattr("compilefarm.store.directory_objects.stat.S_ISREG", lambda _: True)
+    monkeypatch.setattr("compilefarm.core.regular_files.stat.S_ISREG", lambda _: True)
     with place.open("r+b", buffering=0):
         assert await soon(store.find_manifest(KEY)) is None
     assert not place.exists()

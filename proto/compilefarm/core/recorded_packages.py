@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DamagedRecording, InvalidRequest
 from compilefarm.core.packages import MAX_CONTENT_BYTES, check_package
+from compilefarm.core.regular_files import open_regular
 from compilefarm.v1.package_pb2 import SignedPackage
 
 PACKAGES = "packages"
@@ -110,8 +111,8 @@ def _content(folder: Path, file: str, *, digest: str) -> bytes:
     if _FILE.fullmatch(file) is None:
         raise DamagedRecording(f"{folder} names {file!a}, which is no package of a recording: {_AGAIN}")
     try:
-        with path.open("rb") as opened:
-            content = opened.read(2 * MAX_CONTENT_BYTES)
+        with open_regular(path) as opened:
+            content = opened.read(2 * MAX_CONTENT_BYTES) or b""
     except OSError as error:
         raise DamagedRecording(f"{path}, a package, cannot be read ({error.strerror}): {_AGAIN}") from None
     if digest_of(content) != digest:

@@ -33,6 +33,7 @@ from compilefarm.core.errors import (
 from compilefarm.core.expressions import check_expression, say
 from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.core.recorded_packages import RecordedPackage, Unpublished, check_words_of_package, read_package
+from compilefarm.core.regular_files import open_regular
 from compilefarm.core.requests import SUFFIX, Request, read_request
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Dimension, Expression, Input, NamedValue
@@ -159,8 +160,8 @@ def read_outline(folder: Path) -> Outline | None:
     """
     path = folder / MANIFEST
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_MANIFEST_BYTES + 1)
+        with open_regular(path) as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1) or b""
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -277,6 +278,10 @@ def _read_recorded(
         raise DamagedRecording(
             f"{path}, which {MANIFEST} names, is missing: {_AGAIN}, or take the entry out of {MANIFEST}"
         )
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        raise DamagedRecording(f"{path}, a request, cannot be read ({error.strerror}): {_AGAIN}") from None
     bare = read_request(path)
     if file_of(bare) != file:
         raise DamagedRecording(f"{path} holds another request than its name says: {_AGAIN}")
@@ -313,9 +318,9 @@ def _read_tensor(folder: Path, digest: str, *, known: dict[str, bytes]) -> bytes
         return known[digest]
     path = folder / TENSORS / _checked_digest(digest)
     try:
-        with path.open("rb") as file:
-            # A link may lead to what has no end. More than that no graph holds.
-            content = file.read(MAX_BYTES + 1)
+        with open_regular(path) as file:
+            # More than that no graph holds.
+            content = file.read(MAX_BYTES + 1) or b""
     except OSError as error:
         raise DamagedRecording(
             f"{path}, a tensor that a graph holds, cannot be read ({error.strerror}): {_AGAIN}"

@@ -16,6 +16,7 @@ from typing import IO, TypeVar
 
 from obstore.store import LocalStore
 
+from compilefarm.core.regular_files import open_regular
 from compilefarm.store.backend import LARGEST_IN_MEMORY_BYTES, StoredObject
 from compilefarm.store.object_backend import ObjectBackend
 
@@ -64,23 +65,16 @@ class DirectoryObjects(ObjectBackend):
 
 
 def open_file(path: Path) -> IO[bytes] | None:
-    """Opens a file for reading; None if there is none, or something else in its place. It waits for nothing: what is
-    read is None where the kernel has nothing yet, as with some files of `/proc`.
-    """
+    """Opens a file for reading; None if there is none, or something else in its place."""
     try:
-        # Not waiting for whoever would write into a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        # What opening a socket, or a device that is not there, ends in.
-        if error.errno in (errno.ENXIO, errno.ENODEV):
+        # The latter two are what opening a socket, or a device that is not there, ends in.
+        if error.errno in (errno.EINVAL, errno.ENXIO, errno.ENODEV):
             return None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        return None
-    return open(descriptor, "rb")
 
 
 def _folders(place: Path, beginning: str) -> list[str]:
