@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -22,6 +23,7 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
+from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 from compilefarm.store.layout import remembered_path
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.testing import FillingStore, sample_key
@@ -310,3 +312,53 @@ async def test_a_store_that_takes_nothing_costs_others_the_knowledge_and_this_ga
     assert await quarantine.find(A, namespaces=[""], hints=[]) is not None
     clock.advance(HOUR)
     assert await quarantine.find(A, namespaces=[""], hints=[]) is None
+
+
+class Listed(WrappingBackend):
+    """A backend that counts how often it is listed."""
+
+    def __init__(self) -> None:
+        super().__init__(ObjectBackend(MemoryStore(), location="memory:"))
+        self.listings = 0
+
+    def objects(self, folder: str) -> AsyncIterator[StoredObject]:
+        self.listings += 1
+        return super().objects(folder)
+
+
+async def noted(backend: Backend, *, keys: int, clock: ManualClock) -> Quarantine:
+    """A quarantine that has noted the failures of so many keys."""
+    quarantine = Quarantine(backend, clock=clock, seconds=HOUR, farm_version="1")
+    for number in range(keys):
+        await quarantine.note_refusal(sample_key(str(number)), namespace="", hints=[], failure=CompileFailure())
+    return quarantine
+
+
+async def test_those_who_ask_for_the_state_of_a_farm_have_failures_counted_once(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had all of them listed and copied: with 4,900 others waited for three seconds."""
+    backend = Listed()
+    quarantine = await noted(backend, keys=30, clock=clock)
+    monkeypatch.setattr(quarantine, "_describe", lambda _: pytest.fail("it was copied to be counted"))
+    backend.listings = 0
+    assert await asyncio.gather(*(quarantine.count() for _ in range(50))) == [30] * 50
+    assert await quarantine.count() == 30
+    assert backend.listings == 1
+    await quarantine.note_refusal(A, namespace="", hints=[], failure=CompileFailure())
+    assert await quarantine.count() == 31
+    clock.advance(HOUR)
+    assert await quarantine.count() == 0
+
+
+async def test_no_more_is_read_than_is_kept_however_much_lies_in_the_store(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = ObjectBackend(MemoryStore(), location="memory:")
+    await noted(backend, keys=20, clock=clock)
+    monkeypatch.setattr("compilefarm.service.quarantine.MOST_KEPT", 5)
+    monkeypatch.setattr("compilefarm.service.quarantine._MOST_OF_KEY", 2)
+    other = Quarantine(backend, clock=clock, seconds=HOUR, farm_version="1")
+    assert await other.count() == 5
+    found = [await other.find(sample_key(str(number)), namespaces=[""], hints=[]) for number in range(20)]
+    assert None not in found

@@ -70,7 +70,7 @@ class AdminService(AdminServiceServicer):
             counters=wire.Counters(**asdict(sources.counters)),
             store=await sources.store.usage(),
             state=sources.readiness.state(),
-            quarantined_keys=len(await self._control.quarantined()),
+            quarantined_keys=await self._control.count_quarantined(),
             reports=_reports(sources.reports),
             trust=self._trust.for_caller(current_caller()),
             caches=describe_caches(sources.caches, counts=sources.cache_counts),

@@ -39,6 +39,14 @@ class JobControl:
         """Returns the verifications of artifacts that are served already, in order of arrival."""
         return self._verifications.running()
 
+    async def count_quarantined(self) -> int:
+        """How many keys are not tried for a while.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        return await self._quarantine.count()
+
     async def quarantined(self) -> list[Quarantined]:
         """Keys that are not tried for a while, by any gateway on the store.
 

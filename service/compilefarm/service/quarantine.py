@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,9 @@ from compilefarm.core.moments import is_moment
 from compilefarm.service.clock import Clock
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import few_at_a_time
+from compilefarm.store.cache import Cache
 from compilefarm.store.layout import FAILURES, failure_folder, namespace_of, remembered_path
+from compilefarm.store.steps import in_steps
 from compilefarm.v1.gateways_pb2 import QuarantineRecord
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 
@@ -29,6 +31,10 @@ log = logging.getLogger(__name__)
 _TOO_MANY_DEATHS = 2
 # Of all namespaces. Each may say 20 KB.
 MOST_KEPT = 5000
+# Of one key, which are read however many there are of others.
+_MOST_OF_KEY = 100
+_DESCRIBED_AT_ONCE = 50
+_COUNTED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +83,14 @@ class Quarantine:
         self._farm_version = farm_version
         # By path, as far as this gateway has written or read them; they do not change.
         self._known: dict[str, QuarantineRecord] = {}
+        # Their paths by the folder of their key.
+        self._of_keys: dict[str, dict[str, None]] = {}
         # Those of them that could not be written: this gateway alone knows them.
         self._unwritten: set[str] = set()
+        # Whoever may read may ask for it, and each time all are listed.
+        self._counts: Cache[None, int] = Cache(
+            limit_bytes=1, size_of=_one, kept_seconds=_COUNTED_SECONDS, now=clock.monotonic
+        )
 
     async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int]) -> Quarantined | None:
         """Returns why a key is not tried in one of some namespaces, for these values of its symbols; None if it is.
@@ -86,7 +98,8 @@ class Quarantine:
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        found = {each.namespace: each for each in await self._look(failure_folder(key)) if _is_kept(each)}
+        untried = [paths for paths in await self._look(failure_folder(key)) if self._is_untried(paths)]
+        found = {each.namespace: each for each in map(self._describe, untried)}
         kept = (found[namespace] for namespace in namespaces if namespace in found)
         return next((each for each in kept if each.hints in (None, tuple(hints))), None)
 
@@ -96,7 +109,28 @@ class Quarantine:
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        return [each for each in await self._look(FAILURES) if _is_kept(each)]
+        found = []
+        # Each is copied, and there may be thousands.
+        async for paths in in_steps(await self._look(FAILURES), step=_DESCRIBED_AT_ONCE):
+            known = [path for path in paths if path in self._known]
+            if known and self._is_untried(known):
+                found.append(self._describe(known))
+        return sorted(found, key=lambda each: each.since)
+
+    async def count(self) -> int:
+        """How many are not tried. What another gateway has noted is seen _COUNTED_SECONDS later at the latest.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        return await self._counts.get(None, load=self._count) or 0
+
+    async def _count(self) -> int:
+        count = 0
+        async for paths in in_steps(await self._look(FAILURES)):
+            known = [path for path in paths if path in self._known]
+            count += bool(known) and self._is_untried(known)
+        return count
 
     async def note_death(
         self,
@@ -166,7 +200,8 @@ class Quarantine:
         content = record.SerializeToString(deterministic=True)
         digest = digest_of(content + secrets.token_bytes(16))
         path = remembered_path(record.key, digest=digest, namespace=record.namespace)
-        self._known[path] = record
+        self._remember(path, record)
+        self._counts.drop(None)
         self._unwritten.add(path)
         try:
             await self._backend.create(path, content=content)
@@ -175,23 +210,31 @@ class Quarantine:
         else:
             self._unwritten.discard(path)
 
-    async def _look(self, folder: str) -> list[Quarantined]:
-        """Reads what lies below a folder, forgets what is too old, and returns the rest, the oldest first."""
-        before = frozenset(self._known)
+    async def _look(self, folder: str) -> list[Sequence[str]]:
+        """Reads what lies below a folder, forgets what is too old, and returns the paths of the rest, those of a key
+        and a namespace together.
+        """
+        before = self._paths(folder)
         listed = {stored.path async for stored in self._backend.objects(folder)}
-        await few_at_a_time(self._read, [path for path in listed if path not in self._known])
-        for path in self._paths(folder):
-            # What has come since the listing is not in it.
-            if path in before - listed - self._unwritten:
-                del self._known[path]
+        unread = [path for path in listed if path not in self._known]
+        # Whoever writes the storage may leave any number there.
+        await few_at_a_time(self._read, unread[: max(MOST_KEPT - len(self._known), _MOST_OF_KEY)])
+        # What has come since the listing is not in it.
+        for path in {*before} - listed - self._unwritten:
+            self._forget(path)
         groups: dict[tuple[str, str], list[str]] = {}
-        for path in self._paths(folder):
-            groups.setdefault((self._known[path].key, self._known[path].namespace), []).append(path)
-        now = self._clock.now()
-        old = [paths for paths in groups.values() if self._is_over(self._until(paths), now=now)]
-        kept = [self._describe(paths) for paths in groups.values() if paths not in old]
-        await self._drop([path for paths in old for path in paths])
-        return sorted(kept, key=lambda each: each.since)
+        async for path in in_steps(self._paths(folder)):
+            if (record := self._known.get(path)) is not None:
+                groups.setdefault((record.key, record.namespace), []).append(path)
+        now, kept, old = self._clock.now(), list[Sequence[str]](), list[str]()
+        async for paths in in_steps(groups.values()):
+            if known := [path for path in paths if path in self._known]:
+                if self._is_over(self._until(known), now=now):
+                    old += known
+                else:
+                    kept.append(known)
+        await self._drop(old)
+        return kept
 
     async def _read(self, path: str) -> None:
         content = await self._backend.find(path)
@@ -202,10 +245,27 @@ class Quarantine:
             return
         is_dated = is_moment(record.since) and is_moment(record.until)
         if is_dated and record.farm_version == self._farm_version and record.HasField("failure"):
-            self._known[path] = record
+            self._remember(path, record)
+
+    def _remember(self, path: str, record: QuarantineRecord) -> None:
+        self._known[path] = record
+        self._of_keys.setdefault(_folder_of(path), {})[path] = None
+
+    def _forget(self, path: str) -> None:
+        if self._known.pop(path, None) is not None:
+            own = self._of_keys[_folder_of(path)]
+            del own[path]
+            if not own:
+                del self._of_keys[_folder_of(path)]
 
     def _paths(self, folder: str) -> list[str]:
-        return [path for path in self._known if path.startswith(f"{folder}/")]
+        return list(self._known if folder == FAILURES else self._of_keys.get(folder, ()))
+
+    def _is_untried(self, paths: Sequence[str]) -> bool:
+        """Returns whether what is known of a key is enough for that it is not tried."""
+        records = [self._known[path] for path in paths]
+        last = max(records, key=lambda each: each.since.ToNanoseconds())
+        return not last.death or sum(record.death for record in records) >= _TOO_MANY_DEATHS
 
     def _is_over(self, until: datetime, *, now: datetime) -> bool:
         # Clocks of gateways may differ by as much. One that said more was set back since.
@@ -230,8 +290,10 @@ class Quarantine:
         )
 
     async def _drop(self, paths: Sequence[str]) -> None:
+        if paths:
+            self._counts.drop(None)
         for path in paths:
-            self._known.pop(path, None)
+            self._forget(path)
             self._unwritten.discard(path)
             try:
                 await self._backend.delete(path)
@@ -246,8 +308,12 @@ class Quarantine:
             await self._drop([next(path for path, each in self._known.items() if each.namespace == largest)])
 
 
-def _is_kept(quarantined: Quarantined) -> bool:
-    return quarantined.deaths == 0 or quarantined.deaths >= _TOO_MANY_DEATHS
+_one: Callable[[int], int] = lambda _: 1  # noqa: E731
+
+
+def _folder_of(path: str) -> str:
+    """The folder of the key of a record at a path."""
+    return "/".join(path.split("/", 3)[:3])
 
 
 def _remembered(key: str, *, until: datetime) -> str:

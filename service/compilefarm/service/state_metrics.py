@@ -74,7 +74,7 @@ class StateCollector(Collector):
     async def _read(self) -> list[Metric]:
         usage = await self._sources.store.usage()
         return [
-            *_of_service(self._sources, quarantined=len(await self._sources.quarantine.all())),
+            *_of_service(self._sources, quarantined=await self._sources.quarantine.count()),
             *_of_store(usage),
             *_of_caches(self._sources),
             *_of_clients(self._sources.reports),
