@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -126,6 +127,40 @@ def tensor_parallel() -> None:
     _compare_training(*models, torch.ones(4, 16, device=_device()))
 
 
+class HiddenStates(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.model(inputs_embeds=embedded).last_hidden_state
+        return states
+
+
+def split_transformer() -> None:
+    """transformers' own tensor parallelism, which loads the shard of each rank and changes how modules are called."""
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(1)
+    configuration = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        # The first rank's, for all: it alone writes.
+        shared = [folder]
+        dist.broadcast_object_list(shared)
+        LlamaModel(configuration).save_pretrained(shared[0], is_main_process=dist.get_rank() == 0)
+        dist.barrier()
+        models = [HiddenStates(LlamaModel.from_pretrained(shared[0], tp_plan="auto")) for _ in range(2)]
+        dist.barrier()
+    for module in (module for model in models for module in model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            # On a GPU each is a copy. On a CPU it begins somewhere in what the file held, in each rank elsewhere.
+            module.register_parameter(name, nn.Parameter(parameter.detach().clone()))
+    _compare_training(*models, torch.linspace(-1, 1, 2 * 12 * 32, device=_device()).reshape(2, 12, 32))
+
+
 def rank_in_the_program() -> None:
     """Ranks that compute something else do not share a program."""
 
@@ -144,6 +179,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
         data_parallel,
         sharded,
         tensor_parallel,
+        split_transformer,
         rank_in_the_program,
     )
 }

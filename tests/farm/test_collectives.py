@@ -27,3 +27,14 @@ def test_all_ranks_have_one_program(farm: ServedFarm, tmp_path: Path) -> None:
     assert first["rank_in_the_program"][0]["key"] != second["rank_in_the_program"][0]["key"]
     keys = {graph["key"] for rank in (first, second) for graphs in rank.values() for graph in graphs}
     assert farm.count("compiled") - compiled_before == len(keys)
+
+
+@pytest.mark.corpus
+def test_ranks_of_a_model_that_transformers_has_split_have_one_program(farm: ServedFarm, tmp_path: Path) -> None:
+    first, second = (
+        ranks["split_transformer"] for ranks in run_ranks(farm.address, tmp_path, ["split_transformer"], size=2)
+    )
+    assert {graph["outcome"] for graph in (*first, *second)} <= {"compiled", "joined", "hit"}
+    # Forward and backward.
+    assert [graph["key"] for graph in first] == [graph["key"] for graph in second]
+    assert len(first) == 2

@@ -2,8 +2,9 @@
 
 Starts a farm, which makes and checks each program on one GPU, with groups of which there is one process. Then as many
 ranks as there are GPUs, each a pod, run programs that communicate through NCCL: every collective, gradients, a split
-MLP, DDP, FSDP2 and tensor parallelism. Results have to be those of eager in the same ranks, ranks have to share each
-program, and each has to be compiled once. Prints a line for each program; the exit status is 1 if one is wrong.
+MLP, DDP, FSDP2 and tensor parallelism, that of transformers as well. Results have to be those of eager in the same
+ranks, ranks have to share each program, and each has to be compiled once. Prints a line for each program; the exit
+status is 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import torch
 from tests.farm.ranks import Graphs, run_ranks
 from tests.farm.serving import serve
 
-_PROGRAMS = ("every_collective", "gradients", "split_mlp", "data_parallel", "sharded", "tensor_parallel")
+_PROGRAMS = (
+    *("every_collective", "gradients", "split_mlp", "data_parallel", "sharded", "tensor_parallel"),
+    "split_transformer",
+)
 _SERVED = frozenset({"compiled", "joined", "hit"})
 
 

@@ -23,8 +23,10 @@ aten = torch.ops.aten
         lambda x: aten._to_copy.default(x, dtype=15),
         lambda x: aten.sum.dim_IntList(x, [0], dtype=7),
         lambda x: aten.zeros_like(x, dtype=11),
+        lambda x: x.type(torch.ones(1).half().type()),
+        lambda x: x.type(torch.DoubleTensor),
     ],
-    ids=["packet", "conversion", "sum", "boolean"],
+    ids=["packet", "conversion", "sum", "boolean", "text of a type", "type"],
 )
 def test_what_they_make_is_of_the_dtype(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
     job = capture(make, torch.arange(4)).encode().job

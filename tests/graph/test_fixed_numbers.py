@@ -30,6 +30,7 @@ FIXED: dict[str, Callable[..., torch.Tensor]] = {
     "classes by name": lambda x, n: F.one_hot(x, num_classes=n) + n,
     "classes, and what is classified": lambda x, n: F.one_hot(n - 1, n) + x,
     "of a module": Classes(),
+    "stride": lambda x, n: F.conv1d(x.float()[None, None], torch.ones(1, 1, 2), stride=(n,)),
     "steps": lambda x, n: torch.linspace(0, 1, n) * x,
 }
 

@@ -1,4 +1,6 @@
-"""Calls of operators with numbers for dtypes, as torch writes them where it prints graphs, or C++ hands them over."""
+"""Calls with numbers for dtypes, as torch writes them where it prints graphs, or C++ hands them over, and calls of
+`x.type` with types of tensors (`x.type(y.type())`, `x.type(torch.FloatTensor)`): with dtypes.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,50 @@ _DTYPES = {
     11: torch.bool,
     15: torch.bfloat16,
 }
+# torch/csrc/tensor/python_tensor.cpp
+_OF_TYPES = {
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "HalfTensor": torch.float16,
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "BoolTensor": torch.bool,
+    "BFloat16Tensor": torch.bfloat16,
+}
+_MODULES = {"cpu": "torch", "cuda": "torch.cuda"}
 
 
 def with_named_dtypes(graph_module: GraphModule) -> GraphModule:
     """A graph that says dtypes by name; the graph itself if it does already."""
-    return rewritten(graph_module, is_rewritten=lambda node: bool(_numbered(node)), write=_named)
+    return rewritten(graph_module, is_rewritten=_is_named_otherwise, write=_named)
+
+
+def _is_named_otherwise(node: Node) -> bool:
+    return bool(_numbered(node)) or _find_dtype_of_type(node) is not None
 
 
 def _named(graph: Graph, node: Node, copies: Copies) -> Node:
     made = graph.node_copy(node, copies.__getitem__)
     made.kwargs = {**made.kwargs, **_numbered(node)}
+    dtype = _find_dtype_of_type(node)
+    if dtype is not None:
+        made.args = (made.args[0], dtype)
     return made
+
+
+def _find_dtype_of_type(node: Node) -> torch.dtype | None:
+    """The dtype that a node gives as a type of tensors; None if it gives none, or another device with it."""
+    if (node.op, node.target) != ("call_method", "type") or len(node.args) != 2 or node.kwargs:
+        return None
+    given, told = node.args
+    value = given.meta.get("example_value") if isinstance(given, Node) else None
+    if not isinstance(value, torch.Tensor) or not isinstance(told, str | type):
+        return None
+    module, _, name = (told if isinstance(told, str) else f"{told.__module__}.{told.__name__}").rpartition(".")
+    return _OF_TYPES.get(name) if module == _MODULES.get(value.device.type) else None
 
 
 def _numbered(node: Node) -> dict[str, torch.dtype]:

@@ -39,7 +39,7 @@ from compilefarm.graph.dynamic_floats import (
     is_dynamic_float,
 )
 from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
-from compilefarm.graph.fixed_numbers import with_fixed_numbers
+from compilefarm.graph.fixed_numbers import numbers_left_open, with_fixed_numbers
 from compilefarm.graph.float_tensors import with_tensors_for_floats
 from compilefarm.graph.freezing import FREEZING, is_frozen, mark_frozen
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
@@ -102,8 +102,8 @@ def encode_job(
         graph_module = with_custom_passes(graph_module, options)
     frozen = is_frozen(graph_module, options)
     written: Set[str] = frozenset()
-    for rewritten in _REWRITTEN:
-        graph_module = rewritten(graph_module)
+    captured = graph_module
+    graph_module = _as_sent(captured)
     while True:
         try:
             writer = _GraphWriter(
@@ -115,6 +115,11 @@ def encode_job(
             return encoded
         except _ConstantsWritten as error:
             written |= error.targets
+        except _NumbersDecide as error:
+            for number in error.numbers:
+                # Dynamo guards that it is this one.
+                int(number)
+            graph_module = _as_sent(captured)
 
 
 # What graphs have become before they are sent, by what is done to them, in this order.
@@ -129,6 +134,24 @@ _REWRITTEN = (
     with_tensors_for_floats,
     with_plain_results,
 )
+
+
+def _as_sent(graph_module: GraphModule) -> GraphModule:
+    for rewritten in _REWRITTEN:
+        graph_module = rewritten(graph_module)
+    return graph_module
+
+
+class _NumbersDecide(Exception):
+    """The graph runs for some numbers alone that its inputs hold.
+
+    Attributes:
+        numbers: all that it has.
+    """
+
+    def __init__(self, numbers: Sequence[torch.SymInt]) -> None:
+        super().__init__()
+        self.numbers = numbers
 
 
 class _ConstantsWritten(Exception):
@@ -174,6 +197,8 @@ def _encode(
     misplaced = find_misplaced_view(job)
     if misplaced is not None and calls_views(job.graph):
         raise Bypass("misplaced_view", misplaced)
+    if numbers := numbers_left_open(graph_module):
+        _check_numbers(job, writer, numbers=numbers)
     if writer.constants or writer.sharing:
         _check_unwritten(job, writer)
     if any(map(is_dynamic_float, targets.nodes_of(graph_module))):
@@ -359,6 +384,19 @@ class _GraphWriter:
             held, into=constant, devices=self.devices, what=f"the tensor {target} that the graph holds"
         )
         self.blobs[constant.digest] = content
+
+
+def _check_numbers(job: Job, writer: _GraphWriter, *, numbers: Sequence[torch.SymInt]) -> None:
+    """Checks that a graph runs without knowing numbers that are elements of its inputs."""
+    # Few graphs have any.
+    try:
+        with torch.no_grad():
+            decode_job(job, blobs=writer.blobs, operators=writer.operators, kernels=writer.kernels.kernels)
+    except GraphRejected as error:
+        raise _NumbersDecide(numbers) from error
+    except InvalidRequest:
+        # Whoever decodes it says so.
+        return
 
 
 def _check_unwritten(job: Job, writer: _GraphWriter) -> None:

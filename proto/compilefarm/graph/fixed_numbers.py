@@ -1,8 +1,9 @@
 """Numbers that tensors hold and that Dynamo guards to be those of one call, as literals where torch takes numbers.
 
-Of an argument that is an integer tensor without dimensions Dynamo takes the element for a symbol wherever torch takes a
-number (torch/_subclasses/fake_tensor.py: from_real_tensor). Where torch wants to know which one it is, as the number of
-classes of one_hot, Dynamo guards it. A worker has no element, and could tell nothing.
+Of an input that is an integer tensor without dimensions Dynamo takes the element for a symbol wherever torch takes a
+number (torch/_subclasses/fake_tensor.py: from_real_tensor): one of the model, such as NumPy's integers that it has, or
+an argument. Where torch wants to know which one it is, as the number of classes of one_hot, Dynamo guards it. A worker
+has no element, and could tell nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ def with_fixed_numbers(graph_module: GraphModule) -> GraphModule:
         return copied
 
     return rewritten(graph_module, is_rewritten=takes_literals, write=write)
+
+
+def numbers_left_open(graph_module: GraphModule) -> list[torch.SymInt]:
+    """Such numbers that Dynamo has not guarded yet, as far as torch takes them for numbers."""
+    inputs = graph_module.graph.find_nodes(op="placeholder")
+    numbers = {node: getattr(node.meta.get("example_value"), "item_memo", None) for node in inputs}
+    return [
+        number
+        for node, number in numbers.items()
+        if isinstance(number, torch.SymInt)
+        and _find_fixed(node.meta["example_value"]) is None
+        and any(_with_literals(user, {node: 0}) != (user.args, user.kwargs) for user in node.users)
+    ]
 
 
 def _find_fixed(value: Any) -> int | None:
