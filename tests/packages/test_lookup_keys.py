@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import inspect
@@ -293,6 +294,8 @@ def test_a_method_brings_its_object_and_what_the_class_of_that_does(
     model: models.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = key_of(Pipeline(model).run)
+    # Python notes in the class which slots it has.
+    copy.copy(Pipeline(model))
     assert key_of(Pipeline(models.ready()).run) == before
     monkeypatch.setattr(Pipeline, "prepare", lambda self, x: x + 1)
     assert differing(before, key_of(Pipeline(model).run)) == {"classes"}

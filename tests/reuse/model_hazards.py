@@ -3,6 +3,7 @@ tensors, what torch hangs on parts."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import sys
@@ -803,3 +804,28 @@ def what_an_operator_computes(changed: bool) -> Iterator[Any]:
 def an_operator_by_its_name(changed: bool) -> Iterator[Any]:
     with patched(_HERE, "_SCALE", 3.0, when=changed):
         yield lambda x: torch.ops.hazards.scaled(x) + 1, (X,)
+
+
+@case
+def another_function_of_a_recurrent_cell(changed: bool) -> Iterator[Any]:
+    torch.manual_seed(0)
+    yield nn.RNNCell(4, 4, nonlinearity="relu" if changed else "tanh"), (X,)
+
+
+class Copied:
+    """A configuration of a model."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+@case
+def an_object_of_whose_class_one_was_copied(changed: bool) -> Iterator[Any]:
+    held = Copied(2.0)
+    if changed:
+        # Python notes in the class which slots it has.
+        copy.deepcopy(held)
+    yield Calls(lambda x, held: held.apply(x), held), (X + changed,)

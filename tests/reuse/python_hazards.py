@@ -570,6 +570,26 @@ def a_module_that_answers_itself(changed: bool) -> Iterator[Any]:
         yield Calls(asks_for_a_fast_way, answering), (X,)
 
 
+# Of its module it knows the name alone, as code that was written when nothing answered.
+plain_module = sys.modules["plain_module"] = types.ModuleType("plain_module")
+
+
+def _answers(name: str) -> float:
+    if name == "fast":
+        return 2.0
+    raise AttributeError(name)
+
+
+def asks_a_module_for_a_fast_way(x: torch.Tensor) -> torch.Tensor:
+    return x * (3 if hasattr(plain_module, "fast") else 2)
+
+
+@case
+def a_module_that_comes_to_answer_itself(changed: bool) -> Iterator[Any]:
+    with patched(plain_module, "__getattr__", _answers, when=changed):
+        yield asks_a_module_for_a_fast_way, (X,)
+
+
 @runtime_checkable
 class Running(Protocol):
     def run(self) -> None: ...
@@ -915,3 +935,39 @@ def goes_through_numbers(x: torch.Tensor, without: int) -> torch.Tensor:
 @case
 def numbers_of_a_set_that_is_made(changed: bool) -> Iterator[Any]:
     yield goes_through_numbers, (X, 3 if changed else 2)
+
+
+def looks_in_a_set_that_it_makes(x: torch.Tensor, name: str) -> torch.Tensor:
+    known = {"a", "b", "c", "d"}
+    known.add("e")
+    return x * (2 if name in known else 3)
+
+
+@case
+def a_member_of_a_set_that_is_written_in_the_code(changed: bool) -> Iterator[Any]:
+    yield looks_in_a_set_that_it_makes, (X, "f" if changed else "e")
+
+
+def goes_through_a_set_that_it_makes(x: torch.Tensor, name: str) -> torch.Tensor:
+    known = {"sin", "exp", "tanh", "cos"}
+    known.add(name)
+    for each in known:
+        x = getattr(torch, each)(x)
+    return x
+
+
+@unsaid
+def a_set_that_is_written_in_the_code_and_gone_through(_: bool) -> Iterator[Any]:
+    yield goes_through_a_set_that_it_makes, (X, "sin")
+
+
+def takes_out_of_a_set_that_it_makes(x: torch.Tensor, name: str) -> torch.Tensor:
+    known = {"sin", "exp", "tanh"}
+    known.discard(name)
+    copied = known.copy()
+    return getattr(torch, copied.pop())(x)
+
+
+@unsaid
+def a_member_that_is_taken_out_of_a_set_that_is_written_in_the_code(_: bool) -> Iterator[Any]:
+    yield takes_out_of_a_set_that_it_makes, (X, "none")

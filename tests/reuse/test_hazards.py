@@ -20,12 +20,13 @@ from tests.reuse.hazards import CASES, reuse_by_mode
 _SAME_VALUES = frozenset(
     {"inference_mode", "gradients", "an_input_with_gradients", "a_precision_that_contradicts_older_switches"}
 )
-_HOLDS = frozenset({"other_weights"})
+_HOLDS = frozenset({"an_object_of_whose_class_one_was_copied", "other_weights"})
 
 # Until 2.12 Dynamo itself does not trace these, or answers from the first time that it was asked.
 _SINCE_2_12 = frozenset(
     {
         "a_class_that_decides_itself",
+        "a_member_of_a_set_that_is_written_in_the_code",
         "a_number_of_its_own_class_that_is_held",
         "a_text_of_a_set_that_is_made",
         "a_value_that_a_property_of_a_class_holds",

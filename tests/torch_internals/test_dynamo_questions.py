@@ -212,7 +212,7 @@ def test_whole_numbers_have_one_order() -> None:
 
 # Torch 2.11 has other names for some: what asks by these is then taken to ask for an order.
 _SINCE_2_12 = {
-    "_new_set", "get_real_python_backed_value", "isdisjoint", "sq_length_impl", "tp_richcompare_impl",
+    "_new_set", "_operand_keys", "get_real_python_backed_value", "isdisjoint", "sq_length_impl", "tp_richcompare_impl",
     "vt_identity_compare",
 }  # fmt: skip
 

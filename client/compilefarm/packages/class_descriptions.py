@@ -12,7 +12,7 @@ from compilefarm.packages.descriptions import Describer, content_of, lies_in_tor
 _SILENT = frozenset(
     {
         "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
-        "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
+        "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__slotnames__",
         "__static_attributes__", "__weakref__", "_abc_impl",
     }
 )  # fmt: skip

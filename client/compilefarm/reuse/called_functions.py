@@ -258,12 +258,14 @@ def _members_of(kind: type) -> Iterator[Any]:
                 yield member
 
 
+# What copyreg keeps in a class, once somebody has copied or pickled an instance.
+NAMES_OF_SLOTS = "__slotnames__"
 # What Python and its modules keep in classes.
 OF_CLASSES = frozenset(
     {
         "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
         "__orig_bases__", "__parameters__", "__weakref__", "_abc_impl", "_member_map_", "_member_names_",
-        "_member_type_", "_value2member_map_",
+        NAMES_OF_SLOTS, "_member_type_", "_value2member_map_",
     }
 )  # fmt: skip
 

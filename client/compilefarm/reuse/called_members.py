@@ -9,16 +9,16 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from compilefarm.reuse.called_functions import OF_CLASSES, all_reached, names_read_by
+from compilefarm.reuse.called_functions import NAMES_OF_SLOTS, OF_CLASSES, all_reached, names_read_by
 from compilefarm.reuse.names_in_code import C_CALLABLES, is_of_a_release
 from compilefarm.reuse.released_functions import is_put_there
 
-# Of a class: what Python and abc keep there, which says nothing of what instances do.
+# Of a class: what Python and its modules keep there, which says nothing of what instances do.
 BOOKKEEPING = frozenset(
     {
         "__dict__", "__weakref__", "__doc__", "__annotations__", "__module__", "__abstractmethods__", "_abc_impl",
         "__parameters__", "__orig_bases__", "__static_attributes__", "__firstlineno__", "__annotate_func__",
-        "__annotations_cache__", "__dataclass_params__", "__type_params__",
+        "__annotations_cache__", "__dataclass_params__", "__type_params__", NAMES_OF_SLOTS,
     }
 )  # fmt: skip
 # Of an object: what Dynamo calls and does not trace.

@@ -30,13 +30,14 @@ from typing import Any
 import torch
 from torch.distributions.constraints import Constraint
 
-from compilefarm.reuse.called_functions import described_with_all_named
+from compilefarm.reuse.called_functions import NAMES_OF_SLOTS, described_with_all_named
 from compilefarm.reuse.called_members import BOOKKEEPING, called_members
 from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
 from compilefarm.reuse.memory_places import MemoryPlaces
 from compilefarm.reuse.names_in_code import (
     C_CALLABLES,
     Modules,
+    answering_function,
     chains_of,
     is_copy_of_release,
     is_found_by_name,
@@ -250,7 +251,7 @@ class Describer:
         # Variables and modules that are read are compared by their names. Who goes through all variables publishes
         # nothing, and who goes through all modules has a guard on their names.
         if isinstance(value, (dict, types.MappingProxyType)) and id(value) not in self._read_by_name:
-            text = f"{text}:{self.of_order(list(value))}"
+            text = f"{text}:{self.of_order(_keys_of(value))}"
         own = getattr(value, "__dict__", None)
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
             return text
@@ -339,22 +340,28 @@ class Describer:
         """The number of an object among those that were asked for: at how many places it stands, it has the same."""
         return self._numbers.setdefault(id(value), (value, len(self._numbers)))[1]
 
-    def of_chain(self, scope: Mapping[str, Any], chain: str) -> str:
+    def of_chain(self, scope: Mapping[str, Any], chain: str, *, module: types.ModuleType | None = None) -> str:
         """Describes what code finds that names a global and attributes of modules and classes on it.
 
         Args:
             scope: the globals.
             chain: the names, with dots between.
+            module: whose globals they are, if it may have been asked for the first name.
         """
         first, *rest = chain.split(".")
         value = scope.get(first, getattr(builtins, first, MISSING))
-        path = [self._named(value)]
+        path = [self._named(value), *(self._answers(module) if first not in scope else ())]
         for name in rest:
             if not isinstance(value, (types.ModuleType, type)):
                 break
-            value = static_attribute(value, name, MISSING)
-            path.append(self._named(value))
+            owner, value = value, static_attribute(value, name, MISSING)
+            path += [self._named(value), *(self._answers(owner) if value is MISSING else ())]
         return hashlib.sha256("\n".join(path).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+    def _answers(self, owner: types.ModuleType | type | None) -> Iterator[str]:
+        """Describes what a module has for names that it does not hold. What a class has is told with the class."""
+        if isinstance(owner, types.ModuleType) and (answers := answering_function(owner)) is not None:
+            yield self._named(answers)
 
     def _named(self, value: Any) -> str:
         try:
@@ -657,6 +664,14 @@ def _is_compiled(name: str, module: Any) -> bool:
 
 def _is_plain(mapping: Any) -> bool:
     return type(mapping) in _PLAIN_MAPPINGS
+
+
+def _keys_of(mapping: Mapping[Any, Any]) -> list[Any]:
+    """The keys of a mapping, which may be what a class holds."""
+    keys = list(mapping)
+    if type(mapping) in (dict, types.MappingProxyType) and NAMES_OF_SLOTS in mapping:
+        keys.remove(NAMES_OF_SLOTS)
+    return keys
 
 
 def _is_override(value: Any) -> bool:

@@ -101,6 +101,13 @@ def static_attribute(owner: Any, name: str, default: object) -> Any:
     return inspect.getattr_static(owner, name, default)
 
 
+def answering_function(module: types.ModuleType) -> Any:
+    """What a module has for names that it does not hold (PEP 562, or a class of its own), if that is none of a release;
+    None otherwise."""
+    own = vars(module).get("__getattr__") or getattr(type(module), "__getattr__", None)
+    return None if own is None or is_of_a_release(own) else own
+
+
 def value_at(module: str, qualified_name: str) -> Any:
     """What a qualified name leads to in a module that is imported, without running code; None if nothing is there."""
     if "<locals>" in qualified_name:
@@ -283,8 +290,11 @@ def _are_of_a_module(scope: dict[str, Any]) -> bool:
     held = getattr(module, "__dict__", {})
     if held is scope or type(module) is types.ModuleType:
         return held is scope
-    # Some are put in the place of the module that they hold (torch/backends/__init__.py: PropModule).
-    return any(isinstance(each, types.ModuleType) and vars(each) is scope for each in held.values())
+    # Some are put in the place of the module that they hold (torch/backends/__init__.py: PropModule), or that has made
+    # their class (torch/_VF.py).
+    return any(isinstance(each, types.ModuleType) and vars(each) is scope for each in held.values()) or any(
+        isinstance(each, types.FunctionType) and each.__globals__ is scope for each in vars(type(module)).values()
+    )
 
 
 def _is_named(kind: type, module: str) -> bool:

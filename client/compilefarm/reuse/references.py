@@ -88,7 +88,8 @@ def _goes_through_sets(code: types.CodeType) -> bool:
     instructions = list(dis.get_instructions(code))
     for instruction, following in pairwise(instructions):
         is_set = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, frozenset)
-        if is_set and len(instruction.argval) > 1 and following.opname != "CONTAINS_OP":
+        # What is done with a set that takes its members from there, the trace tells.
+        if is_set and len(instruction.argval) > 1 and following.opname not in ("CONTAINS_OP", "SET_UPDATE"):
             return True
     return False
 
@@ -187,7 +188,7 @@ def describe_dependency(kind: DependencyKind, module_name: str, name: str, descr
     if kind is DependencyKind.FUNCTION:
         code = _code_at(module_name, name)
         return MISSING if code is None else digest_of_code(code)
-    return describer.of_chain(vars(module), name)
+    return describer.of_chain(vars(module), name, module=module)
 
 
 def _reference(module: str, chain: str, describer: Describer) -> DependencyRecord:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from compilefarm.reuse.constant_results import ConstantResult
 from compilefarm.reuse.descriptions import is_at_its_place, name_of, registered_with
-from compilefarm.reuse.names_in_code import Modules, is_module_of_python, is_of_a_release
+from compilefarm.reuse.names_in_code import Modules, answering_function, is_module_of_python, is_of_a_release
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_questions import (
     watching_addresses,
@@ -174,8 +174,7 @@ def _require_plain_answer(module: types.ModuleType, name: str) -> None:
     Raises:
         Unsayable: its own __getattr__ decides, which Dynamo calls and does not trace.
     """
-    own = vars(module).get("__getattr__") or getattr(type(module), "__getattr__", None)
-    if name not in vars(module) and own is not None and not is_of_a_release(own):
+    if name not in vars(module) and answering_function(module) is not None:
         raise Unsayable(f"{module.__name__} answers itself whether it has {name}")
 
 

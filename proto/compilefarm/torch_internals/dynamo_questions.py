@@ -63,8 +63,12 @@ _OF_PYTHON = frozenset({"set_items", "as_python_constant"})
 # Where Dynamo may ask no more than which object it is, or whether it traces a function that holds it
 # (torch/_dynamo/variables/base.py, torch/_dynamo/trace_rules.py).
 _WITHIN_FUNCTIONS = frozenset({"guarded_method", "get_function", "_get_function_impl", "get_real_python_backed_value"})
+# Where a set that is written in code takes its members, which Python keeps in a constant of its own, a set, too
+# (torch/_dynamo/symbolic_convert.py, variables/base.py, variables/sets.py).
+_OF_LITERALS = "SET_UPDATE"
+_TAKING_MEMBERS = frozenset({"update", "_operand_keys", "__call__", "call_method"})
 # By these names it is told what asks for the members of a set: a release that has others is to be looked at.
-NAMES_OF_FRAMES = _WITHOUT_ORDER | _MAKING_SETS | _OF_PYTHON | _WITHIN_FUNCTIONS
+NAMES_OF_FRAMES = _WITHOUT_ORDER | _MAKING_SETS | _OF_PYTHON | _WITHIN_FUNCTIONS | {_OF_LITERALS, *_TAKING_MEMBERS}
 
 # Which arguments of a builtin say what it is asked about.
 _ASKED: Mapping[Any, slice] = {isinstance: slice(1, 2), issubclass: slice(1, 2), type: slice(1, 2), dir: slice(1)}
@@ -192,6 +196,10 @@ def watching_orders(on_order: Callable[[Source | None], None]) -> Iterator[None]
         while asking.f_back is not None and (names[-1].startswith("<") or names[-1] in _OF_PYTHON | _WITHIN_FUNCTIONS):
             asking = asking.f_back
             names.append(asking.f_code.co_name)
+        if (literal := _literal_under_way(asking)) is not None:
+            # Its members are in the order of that constant from now on, for which it is asked once somebody takes it.
+            made.pop(id(literal), None)
+            return found
         is_asked = len(found) > 1 and names[-1] not in _WITHOUT_ORDER
         is_in_order = id(variable) in made and _OF_PYTHON.isdisjoint(names)
         is_alike = variable.source is None and all(map(_is_whole_number, found))
@@ -211,6 +219,13 @@ def watching_orders(on_order: Callable[[Source | None], None]) -> Iterator[None]
     finally:
         for kind in _Sets:
             del kind.items
+
+
+def _literal_under_way(frame: FrameType | None) -> Any:
+    """The set that is written in code and takes the members that a frame asks for; None if there is none."""
+    while frame is not None and frame.f_code.co_name in _TAKING_MEMBERS:
+        frame = frame.f_back
+    return frame.f_locals["obj"] if frame is not None and frame.f_code.co_name == _OF_LITERALS else None
 
 
 def _is_whole_number(member: Any) -> bool:
