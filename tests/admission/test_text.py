@@ -21,7 +21,7 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.operators import find_operator, operators_of_torch
 from compilefarm.graph.testing import capture
-from compilefarm.v1.graph_pb2 import Call, NamedValue, Value
+from compilefarm.v1.graph_pb2 import Call, NamedValue, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 
 MARKERS = [
@@ -105,6 +105,14 @@ def test_messages_stay_in_the_pod_and_decide_no_key() -> None:
     other = capture(asserting_otherwise, X).encode()
     assert other.messages == ('what holds "quotes"\nand lines',)
     assert other.job.SerializeToString() == sample(asserting)
+
+
+def test_libraries_call_their_own_reductions_by_name() -> None:
+    kind = TargetKind.TARGET_KIND_LIBRARY_FUNCTION
+    for reduction in ("rearrange", "repeat", "max"):
+        assert objection(kind, "einops::reduce", 0, "b h -> h b", reduction) is None
+        assert objection(kind, "einops::reduce", 0, "b h -> h b", reduction=reduction) is None
+    assert "none that" in str(objection(kind, "einops::reduce", 0, "b h -> h b", reduction="rearranged"))
 
 
 @pytest.mark.parametrize("marker", MARKERS)

@@ -122,6 +122,41 @@ def _framed(x: torch.Tensor) -> torch.Tensor:
     return torch.fft.rfft(x * torch.signal.windows.kaiser(x.shape[-1], device=x.device)).abs()
 
 
+def _cells() -> models.ModelAndInputs:
+    """What cells of recurrent networks call on GPUs had no fake form."""
+
+    class Unrolled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.GRUCell(16, 32)
+
+        def forward(self, steps: torch.Tensor) -> torch.Tensor:
+            hidden = steps.new_zeros(steps.shape[1], 32)
+            for step in steps.unbind():
+                hidden = self.cell(step, hidden)
+            return hidden
+
+    torch.manual_seed(0)
+    return Unrolled(), (torch.randn(5, 8, 16),)
+
+
+def _sampled() -> models.ModelAndInputs:
+    """What grid_sample calls on GPUs where corners are aligned had no fake form (kornia)."""
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turn = nn.Parameter(torch.tensor([[0.8, -0.6, 0.1], [0.6, 0.8, -0.1]]))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            turns = self.turn.expand(images.shape[0], 2, 3)
+            grid = nn.functional.affine_grid(turns, list(images.shape), align_corners=True)
+            return nn.functional.grid_sample(images.tanh(), grid, align_corners=True).square()
+
+    torch.manual_seed(0)
+    return Turned(), (torch.randn(2, 3, 17, 23),)
+
+
 def _steps(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], *, decay: float = 1.0) -> Workload:
     """Steps of an optimizer, which keeps numbers on the CPU beside tensors on the GPU. Rates that differ from call to
     call are floats of the graph.
@@ -144,8 +179,10 @@ def _steps(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], *, decay
     return of_calls(on, mode=None)
 
 
-def _steps_of_adapters(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
-    """Small layers that are trained beside quantized ones, recorded as CUDA graphs."""
+def _steps_of_adapters(
+    device: torch.device, *, dtype: torch.dtype = torch.float32
+) -> tuple[nn.Module, Callable[[], Arguments]]:
+    """Small layers that are trained beside quantized ones. CUDA graphs were not recorded of them."""
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
     class Adapted(nn.Module):
@@ -158,15 +195,24 @@ def _steps_of_adapters(device: torch.device) -> tuple[nn.Module, Callable[[], Ar
             result: torch.Tensor = self.layer(x).relu() + self.up(self.down(x))
             return result
 
-    model = Adapted().to(device)
+    model = Adapted().to(device, dtype)
     with restoring_torchao_settings():
         quantize_(model.layer, Int8WeightOnlyConfig())
-    return model, lambda: (torch.randn(32, 64).to(device),)
+    return model, lambda: (torch.randn(32, 64).to(device, dtype),)
+
+
+def _steps_of_narrow_adapters(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
+    """Rows that the backward pass is given were cut out of wider ones, which it had not been told: an error when it was
+    called (torchao).
+    """
+    return _steps_of_adapters(device, dtype=torch.bfloat16)
 
 
 MENDED: dict[str, Workload] = {
     "experts": of_model(_experts, dtype=torch.bfloat16),
     "regions of images": of_model(_regions),
+    "samples between pixels": of_model(_sampled, training=True),
+    "cells of recurrent networks": of_model(_cells, training=True),
     "int8 weights and activations": of_model(_quantized),
     "jagged, weighted": of_function(_weighted, ((12, 16),)),
     "jagged, padded, training": of_function(_padded, ((12, 16),), training=True),
@@ -179,6 +225,9 @@ MENDED: dict[str, Workload] = {
     "steps counted on the GPU, Adam": _steps(lambda weights: torch.optim.Adam(weights, capturable=True, foreach=True)),
     "rates that differ, RMSprop": _steps(
         lambda weights: torch.optim.RMSprop(weights, lr=0.05, momentum=0.9, foreach=True), decay=0.5
+    ),
+    "rows of wider products, training, int8 weights": of_calls(
+        _steps_of_narrow_adapters, training=True, mode=None, options={"force_shape_pad": True}
     ),
     "CUDA graphs, training, int8 weights": of_calls(_steps_of_adapters, training=True),
 }

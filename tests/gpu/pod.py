@@ -116,7 +116,11 @@ def _look(
 def _compiled(workload: Workload, farm: Farm, function: Callable[..., Any]) -> Callable[..., Any]:
     torch.compiler.reset()
     compiled: Callable[..., Any] = torch.compile(
-        function, backend=farm.backend, dynamic=workload.dynamic, mode=workload.mode
+        function,
+        backend=farm.backend,
+        dynamic=workload.dynamic,
+        mode=workload.mode,
+        options=None if workload.options is None else dict(workload.options),
     )
     return compiled
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,14 @@ class Workload:
         training: goes backward after each call.
         dynamic: as in torch.compile.
         mode: as in torch.compile.
+        options: as in torch.compile, which takes no mode beside them.
     """
 
     make: Callable[[torch.device], tuple[Callable[..., Any], list[Arguments]]]
     training: bool = False
     dynamic: bool | None = None
     mode: str | None = None
+    options: Mapping[str, Any] | None = None
 
 
 def of_model(make: Callable[[], models.ModelAndInputs], *, dtype: torch.dtype | None = None, **how: Any) -> Workload:

@@ -7,19 +7,13 @@ names, and is refused instead. Those that ordinary programs call have their form
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from compilefarm.torch_internals.operators import OpOverload
 
-# torch.nn.TransformerEncoderLayer calls it when nothing trains. Torch 2.15 has this form of it, torch 2.11 none
-# (torch/_meta_registrations.py: meta__transformer_encoder_layer_fwd).
-_LIKE_THE_FIRST = frozenset({torch.ops.aten._transformer_encoder_layer_fwd.default})
-# What torch.distributions draws by has a form in neither (aten/src/ATen/native/Distributions.cpp: _s_dirichlet_cpu).
-_AS_LARGE_AS_THE_FIRST = frozenset({torch.ops.aten._sample_dirichlet.default})
-# aten/src/ATen/native/BatchLinearAlgebra.cpp: geqrf_out_helper
-_FACTORED_BY_REFLECTIONS = frozenset({torch.ops.aten.geqrf.default})
 # Hand on what they waited for, in the same memory; torch's own form says that it is new
 # (torch/csrc/distributed/c10d/Functional.cpp: wait_tensor).
 _WAITS = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})
@@ -30,19 +24,71 @@ def find_fake_form(operator: OpOverload, args: Sequence[Any]) -> Callable[[], An
     if operator.name() in _WAITS and args:
         waited = args[0]
         return lambda: waited
-    if operator in _LIKE_THE_FIRST and args and isinstance(args[0], torch.Tensor):
-        like = args[0]
-        return lambda: torch.empty_like(like)
-    if operator in _AS_LARGE_AS_THE_FIRST and args and isinstance(args[0], torch.Tensor):
-        size = args[0]
-        return lambda: torch.empty_like(size, memory_format=torch.contiguous_format)
-    if operator in _FACTORED_BY_REFLECTIONS and args and isinstance(args[0], torch.Tensor) and args[0].dim() > 1:
-        matrix = args[0]
-        return lambda: _reflections(matrix)
-    return None
+    form = _FORMS.get(operator)
+    if form is None or len(args) < form.tensors:
+        return None
+    tensors = args[: form.tensors]
+    if any(not isinstance(tensor, torch.Tensor) or tensor.dim() < form.dimensions for tensor in tensors):
+        return None
+    return lambda: form.make(*tensors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """What an operator returns.
+
+    Attributes:
+        make: gives it, from the operator's first arguments.
+        tensors: how many of those there are, all tensors.
+        dimensions: that each of them has at least.
+    """
+
+    make: Callable[..., Any]
+    tensors: int = 1
+    dimensions: int = 0
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor)
+
+
+def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def _reflections(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Matrices column by column, and a number for each reflection."""
     *batch, rows, columns = matrix.shape
     return matrix.new_empty(*batch, columns, rows).mT, matrix.new_empty(*batch, min(rows, columns))
+
+
+def _samples(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    return images.new_empty(images.shape[0], images.shape[1], grid.shape[1], grid.shape[2])
+
+
+def _gradients_of_samples(images: torch.Tensor, grid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _in_rows(images), _in_rows(grid)
+
+
+def _hidden_and_gates(*gates_and_hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What follows, and what the gradient needs of the gates, five numbers for each hidden one."""
+    hidden = gates_and_hidden[-1]
+    return _in_rows(hidden), hidden.new_empty(hidden.shape[0], hidden.shape[1] * 5)
+
+
+_FORMS = {
+    # torch.nn.TransformerEncoderLayer calls it when nothing trains. Torch 2.15 has this form of it, torch 2.11 none
+    # (torch/_meta_registrations.py: meta__transformer_encoder_layer_fwd).
+    torch.ops.aten._transformer_encoder_layer_fwd.default: _Form(make=_like),
+    # What torch.distributions draws by has a form in neither (aten/src/ATen/native/Distributions.cpp:
+    # _s_dirichlet_cpu).
+    torch.ops.aten._sample_dirichlet.default: _Form(make=_in_rows),
+    # aten/src/ATen/native/BatchLinearAlgebra.cpp: geqrf_out_helper
+    torch.ops.aten.geqrf.default: _Form(make=_reflections, dimensions=2),
+    # What grid_sample calls on GPUs with zeros beyond the edges and aligned corners
+    # (aten/src/ATen/native/cudnn/GridSampler.cpp).
+    torch.ops.aten.cudnn_grid_sampler.default: _Form(make=_samples, tensors=2, dimensions=4),
+    torch.ops.aten.cudnn_grid_sampler_backward.default: _Form(make=_gradients_of_samples, tensors=2, dimensions=4),
+    # What nn.GRUCell calls on GPUs; torch 2.15 has this form of it, torch 2.11 none (aten/src/ATen/native/cuda/RNN.cu).
+    torch.ops.aten._thnn_fused_gru_cell.default: _Form(make=_hidden_and_gates, tensors=3, dimensions=2),
+}

@@ -74,7 +74,8 @@ _KNOWN: Mapping[str, re.Pattern[str]] = {
         "reduce": _REDUCTIONS,
         # Of collectives (torch/csrc/distributed/c10d/Functional.cpp: to_reduce_op).
         "reduce_op": ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"),
-        "reduction": ("none", "mean", "sum", "batchmean", "elementwise_mean", *_REDUCTIONS),
+        # What einops.rearrange and einops.repeat call is its reduce.
+        "reduction": ("none", "mean", "sum", "batchmean", "elementwise_mean", "rearrange", "repeat", *_REDUCTIONS),
         "rounding_mode": ("trunc", "floor"),
         "side": ("left", "right"),
     }.items()

@@ -35,6 +35,9 @@ def _codec() -> Any:
 
 def _filterbank() -> Any:
     encoder, decoder = require_module("asteroid_filterbanks").make_enc_dec("stft", n_filters=64, kernel_size=64)
+    # Its filters are made by NumPy, which knows no default device.
+    encoder.to(torch.get_default_device())
+    decoder.to(torch.get_default_device())
     return (lambda x: decoder(encoder(x))), [(torch.randn(2, 1, 256),)]
 
 
@@ -148,6 +151,8 @@ def _policy() -> Any:
 def _values_distributed() -> Any:
     functions = require_module("pfrl.q_functions")
     model = functions.DistributionalFCStateQFunctionWithDiscreteAction(4, 3, 11, -1, 1, 16, 1)
+    # Its values are made by NumPy, which knows no default device.
+    model.to(torch.get_default_device())
 
     def values(states: torch.Tensor) -> Any:
         found = model(states)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from tests.wild.program import Compiler, Program, require_module
 
@@ -49,18 +50,18 @@ def _pipeline(
             model = build_model(architecture, configuration)
         compiler.in_place(model)
         pipeline = require_module("transformers").pipeline(task, model=model, device=compiler.device, **parts())
-        return [_rounded(pipeline(given, **options)) for given in inputs()]
+        return [_comparable(pipeline(given, **options)) for given in inputs()]
 
     return Program(name=f"pipeline {task}", run=run)
 
 
-def _rounded(answer: Any) -> Any:
-    """Scores to four digits: they are plain numbers, which are compared as they are."""
-    if isinstance(answer, float):
-        return round(answer, 4)
+def _comparable(answer: Any) -> Any:
+    """Scores as tensors, which may differ in their last digits; plain numbers are compared as they are."""
+    if isinstance(answer, float) or (isinstance(answer, list) and all(isinstance(each, float) for each in answer)):
+        return torch.tensor(answer)
     if isinstance(answer, list):
-        return [_rounded(part) for part in answer]
-    return {name: _rounded(part) for name, part in answer.items()} if isinstance(answer, dict) else answer
+        return [_comparable(part) for part in answer]
+    return {name: _comparable(part) for name, part in answer.items()} if isinstance(answer, dict) else answer
 
 
 def _image_processor() -> Mapping[str, Any]:
