@@ -19,6 +19,7 @@ import pytest
 from compilefarm.client import Farm
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
+from tests.ends import at_the_oldest
 from tests.forked_pods import ForkedPods, forking
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +124,7 @@ def test_a_bundle_that_is_not_there_is_an_error_of_the_command(farm: str, folder
     assert errors == "left out: nothing was pushed to it that can be read here\n"
 
 
+@at_the_oldest
 def test_a_farm_that_is_down_is_a_line_each_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     # Nobody listens there.
     farm = Farm("127.0.0.1:1")

@@ -28,6 +28,7 @@ from compilefarm.store.entry_records import read_description, trailer_of
 from compilefarm.store.opening import open_caches
 from compilefarm.torch_internals.kernel_sources import describe_kernel
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND
+from tests.ends import at_later_ones
 from tests.forked_pods import ForkedPods, forking
 from tests.installed import declare_entry_points
 
@@ -244,6 +245,7 @@ def test_code_for_other_vector_instructions_is_a_miss(
     assert opened.get("key") == content
 
 
+@at_later_ones
 def test_a_farm_that_is_down_leaves_torch_its_local_caches_and_says_so_once(tmp_path: Path, starting: Pods) -> None:
     # Nobody listens there.
     pod = starting.call(tmp_path / "pod", address="127.0.0.1:1")

@@ -5,22 +5,20 @@ one with the oldest torch, and those between them with later ones. `-m corpus` t
 from __future__ import annotations
 
 import pytest
-import torch
+
+from tests.ends import is_of_this_end, shared_out
 
 from .report import share_on_the_wire
 from .table import MODELS, PROGRAMS
 from .trials import SHARE_ON_THE_WIRE, assert_decoded_graphs_do_what_the_captured_ones_do, row_of
 
-_IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 # Which the oldest torch does not run.
 _LATER = frozenset({"nested_compile_region_with_gradients", "switch", "switch_with_gradients"})
 _OWN = [name for name in PROGRAMS if name not in MODELS]
-_HERE = {name for number, name in enumerate(_OWN) if (name in _LATER and not _IS_OLD) or number % 2 == _IS_OLD}
+_HERE = {name for number, name in enumerate(_OWN) if is_of_this_end(number, name, later=_LATER)}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in _HERE else pytest.mark.corpus) for name in _OWN]
-)
+@pytest.mark.parametrize("name", shared_out(_OWN, later=_LATER))
 def test_decoded_graphs_do_what_the_captured_ones_do(name: str) -> None:
     assert_decoded_graphs_do_what_the_captured_ones_do(name)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from compilefarm.client import Farm, stats
+from tests.ends import at_later_ones, at_the_oldest
 
 from .serving import ServedFarm
 
@@ -69,6 +70,7 @@ def test_an_optimizer_changes_the_parameters_that_its_graph_holds(farm: ServedFa
     torch.testing.assert_close(ours, uncompiled(steps))
 
 
+@at_later_ones
 def test_compiled_autograd_has_the_gradients_of_eager_whatever_the_size(farm: ServedFarm) -> None:
     def steps(backend: Any) -> list[torch.Tensor]:
         torch.manual_seed(0)
@@ -93,6 +95,7 @@ def test_compiled_autograd_has_the_gradients_of_eager_whatever_the_size(farm: Se
     torch.testing.assert_close(ours, steps(None))
 
 
+@at_the_oldest
 def test_a_graph_that_is_kept_goes_backward_again(farm: ServedFarm) -> None:
     def steps(backend: Any) -> list[torch.Tensor]:
         torch.manual_seed(0)
@@ -112,6 +115,7 @@ def test_a_graph_that_is_kept_goes_backward_again(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, steps(None))
 
 
+@at_later_ones
 def test_a_region_that_is_compiled_once_has_gradients(farm: ServedFarm) -> None:
     @torch.compiler.nested_compile_region
     def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -129,6 +133,7 @@ def test_a_region_that_is_compiled_once_has_gradients(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, uncompiled(step))
 
 
+@at_the_oldest
 def test_branches_loops_and_autocast(farm: ServedFarm) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -169,6 +174,7 @@ def test_operators_of_a_library(farm: ServedFarm, library_farm: ServedFarm, capl
     torch.testing.assert_close(result, program(x))
 
 
+@at_later_ones
 def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:
     model = torch.nn.Sequential(torch.nn.Conv1d(3, 4, 3), torch.nn.BatchNorm1d(4), torch.nn.ReLU()).eval()
 
@@ -182,6 +188,7 @@ def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, uncompiled(work))
 
 
+@at_the_oldest
 def test_a_view_by_sizes_that_are_written_in_a_model_whose_sizes_are_not(farm: ServedFarm) -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return (x + 1).as_strided((4, 4), (8, 1)) * 2
@@ -209,6 +216,7 @@ def test_a_dynamic_model_is_compiled_here_once_where_no_farm_answers() -> None:
     assert [record.outcome for record in stats()[before:]] == ["fallback"]
 
 
+@at_the_oldest
 def test_a_graph_that_indexes_by_the_calls_that_it_counted(farm: ServedFarm) -> None:
     """As a decoder with a cache of fixed size does. The farm calls it more often than the cache has room for."""
 
@@ -226,6 +234,7 @@ def test_a_graph_that_indexes_by_the_calls_that_it_counted(farm: ServedFarm) -> 
     torch.testing.assert_close(ours, fill(write))
 
 
+@at_later_ones
 def test_indices_that_synthetic_inputs_do_not_have(farm: ServedFarm) -> None:
     def last_of_each(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         # A mask of nothing but ones points behind the end.
@@ -243,6 +252,7 @@ def test_indices_that_synthetic_inputs_do_not_have(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, last_of_each(x, mask))
 
 
+@at_the_oldest
 def test_an_assertion_says_what_it_says_in_the_model(farm: ServedFarm) -> None:
     def positive(x: torch.Tensor) -> torch.Tensor:
         torch._assert_async((x > 0).all(), 'what is "below" zero\nhas no root; {nothing} of this is code')
@@ -261,6 +271,7 @@ def test_an_assertion_says_what_it_says_in_the_model(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, torch.ones(5))
 
 
+@at_later_ones
 def test_frozen_models_share_a_program_and_are_each_what_they_are_uncompiled(farm: ServedFarm) -> None:
     def inference(backend: Any) -> list[torch.Tensor]:
         torch.manual_seed(0)

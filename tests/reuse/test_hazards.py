@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from tests.ends import IS_OLD
 from tests.lean import LEAN
 from tests.reuse.cases import MORE, UNSAID
 from tests.reuse.hazards import CASES, reuse_by_mode
@@ -39,7 +39,6 @@ _SINCE_2_12 = frozenset(
 )
 # Later ones take the name in the code of a function for its own, also where they trace.
 _UNTIL_2_12 = frozenset({"another_name_of_a_function"})
-_IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def _run(folder: Path, action: str, *which: str, seed: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_second_process_is_right(name: str, results: dict[str, dict[str, Any]]) -> None:
-    if name in (_SINCE_2_12 if _IS_OLD else _UNTIL_2_12):
+    if name in (_SINCE_2_12 if IS_OLD else _UNTIL_2_12):
         pytest.skip("the torch of this end does not trace it rightly by itself")
     again, changed = results[name]["again"], results[name]["changed"]
     assert again["right"]

@@ -7,6 +7,7 @@ import torch
 
 from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.worker.comparison import VerificationFailed
+from tests.ends import shared_out
 from tests.worker.detection import attempts, table_of
 from tests.worker.fused import fused
 from tests.worker.inductor import checked_compile, encoded
@@ -32,7 +33,7 @@ def test_there_are_enough_programs_of_mixed_precision() -> None:
     assert sum(any(word in name for word in _NARROW) for name in _NAMES) >= 40
 
 
-@pytest.mark.parametrize("name", _SAMPLE)
+@pytest.mark.parametrize("name", shared_out(_SAMPLE))
 def test_a_program_that_rounds_less_than_eager_passes(name: str) -> None:
     (program,) = (each for each in right_programs() if each.name == name)
     assert checked(encoded_of(program.model, *program.inputs, trains=program.trains), fused).compared
@@ -52,7 +53,7 @@ _COMPILED = (
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", _COMPILED)
+@pytest.mark.parametrize("name", shared_out(_COMPILED))
 def test_what_inductor_makes_of_a_program_passes(name: str) -> None:
     (program,) = (each for each in right_programs() if each.name == name)
     assert checked_compile(encoded(program)).compared

@@ -32,6 +32,7 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.loader.environment import describe_environment
+from tests.ends import shared_out
 from tests.worker.decomposition import decompose
 from tests.worker.inductor import compiled
 
@@ -191,7 +192,7 @@ def _compiled_here(_: EncodedJob) -> Program:
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", shared_out(COMPILED))
 def test_a_pod_that_differs_computes_what_it_would_compile(name: str, compiling_farm: Farm) -> None:
     assert_computed_alike(DIFFERENCES[name], compiling_farm, _compiled_here)
 
