@@ -16,10 +16,8 @@ from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.keys import key_of
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encoded_jobs import EncodedJob
-from compilefarm.graph.options import config_patches
 from compilefarm.graph.plain_graphs import PlainGraph, needs_plain_graphs
 from compilefarm.graph.testing import capture
-from compilefarm.torch_internals.settings import INDUCTOR
 
 aten = torch.ops.aten
 
@@ -522,12 +520,3 @@ def test_compiled_autograd_of_images_is_sent() -> None:
     torch.testing.assert_close(found, [parameter.grad for parameter in model.parameters()])
     ((_, sent),) = encoding.encoded
     decode_job(sent.job, blobs=sent.blobs)
-
-
-def test_results_of_the_forward_pass_lie_as_the_backward_pass_was_told() -> None:
-    encoding, model = Encoding(), torch.nn.Sequential(linear(scaled(4, 8)), torch.nn.Linear(4, 2))
-    torch.compile(model, backend=encoding.backend)(torch.randn(3, 8)).sum().backward()
-    asked = {role: config_patches(encoded.job.options)[0] for role, encoded in encoding.encoded}
-    strict = {"strict_output_strides": True} if hasattr(INDUCTOR, "strict_output_strides") else {"shape_padding": False}
-    assert asked["forward"] == {**asked["backward"], **strict}
-    assert not strict.keys() & asked["backward"].keys()

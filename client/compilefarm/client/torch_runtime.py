@@ -110,11 +110,7 @@ class TorchRuntime:
 
         # While Dynamo traces, AOTAutograd makes these of fake tensors, and what they hold is its own.
         encoded = self._encode(
-            graph.graph_module,
-            graph.inputs,
-            options=graph.options(options),
-            holds_state=not is_tracing(),
-            is_functional=True,
+            graph.graph_module, graph.inputs, options=options, holds_state=not is_tracing(), is_functional=True
         )
         if graph.role != "inference" and encoded.recording:
             # Recorded each for itself, the backward pass could begin anew where the forward pass keeps its results.

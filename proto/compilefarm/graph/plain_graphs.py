@@ -34,7 +34,6 @@ from compilefarm.torch_internals.operators import (
     name_of_packet,
     schema_of,
 )
-from compilefarm.torch_internals.settings import INDUCTOR, defaults_of
 
 Role = Literal["inference", "forward", "backward"]
 # Noted beside nodes on the way to a plain graph, and decided by now: what is partitioned, and what values look like.
@@ -54,17 +53,6 @@ class PlainGraph:
     role: Role
     graph_module: GraphModule
     inputs: Sequence[Any]
-
-    def options(self, chosen: Mapping[str, object]) -> Mapping[str, object]:
-        """How this part is compiled, by the options that the whole has."""
-        if self.role != "forward":
-            return chosen
-        # The backward pass is compiled for results of this one that lie as the graph says. Inductor cuts some out of
-        # wider products (torch/_inductor/fx_passes/pad_mm.py), and may do so once, and not the next time.
-        if "strict_output_strides" in defaults_of(INDUCTOR):
-            return {**chosen, "strict_output_strides": True}
-        # Torch 2.11 does not have that.
-        return {**chosen, "shape_padding": False}
 
 
 CompilePlain = Callable[[PlainGraph], Callable[..., Any]]
