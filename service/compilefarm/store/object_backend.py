@@ -24,7 +24,7 @@ from compilefarm.store.backend import (
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
-    from obstore import ObjectMeta
+    from obstore import GetResult, ObjectMeta
 
 # Each batch is a turn of the event loop, which is 0.6 ms for so many.
 _LISTED_AT_ONCE = 100
@@ -56,6 +56,8 @@ class ObjectBackend(Backend):
                 result = await self._store.get_async(path)
             except FileNotFoundError:
                 return None
+            if _said_bytes(result) <= LARGEST_IN_MEMORY_BYTES:
+                return (await result.bytes_async()).to_bytes()
             # Not at once: obstore takes as much memory as the service says that there will be, or ends the process.
             content = bytearray()
             async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
@@ -70,12 +72,10 @@ class ObjectBackend(Backend):
                 result = await self._store.get_async(path, options={"range": {"suffix": size_bytes}})
             except FileNotFoundError:
                 return None
-            content = bytearray()
-            async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
-                content += piece
-                if len(content) > size_bytes:
-                    raise OSError(errno.EIO, f"more came than the {size_bytes} bytes that were asked for")
-            return bytes(content)
+            start, end = result.range
+            if end - start > size_bytes:
+                raise OSError(errno.EIO, f"{end - start} bytes come where {size_bytes} were asked for")
+            return (await result.bytes_async()).to_bytes()
 
     async def find_object(self, path: str) -> StoredObject | None:
         with self._reporting(f"look for {path}"):
@@ -189,6 +189,12 @@ class ObjectBackend(Backend):
                 f"the store at {self._location} could not {action}: {cause}; "
                 "check that it exists, can be written and has free space"
             ) from error
+
+
+def _said_bytes(result: GetResult) -> int:
+    """How many bytes a service says that there are."""
+    start, end = result.range
+    return max(result.meta["size"], end - start)
 
 
 def _names_of(paths: Iterable[str], *, folder: str, beginning: str) -> list[str]:
