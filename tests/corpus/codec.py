@@ -219,8 +219,11 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
 def _tracked_as(given: Any, twin: Any) -> Any:
     if not isinstance(given, torch.Tensor) or not given.requires_grad:
         return twin
-    # Only what is no leaf may be written to while it is tracked.
-    return twin.requires_grad_() if given.is_leaf else _Tracked.apply(torch.zeros((), requires_grad=True), twin)
+    if given.is_leaf:
+        return twin.requires_grad_()
+    # Only what is no leaf may be written to while it is tracked. A graph may run where nothing is.
+    with torch.enable_grad():
+        return _Tracked.apply(torch.zeros((), requires_grad=True), twin)
 
 
 class _Tracked(torch.autograd.Function):

@@ -43,6 +43,15 @@ def _replace(target: str, other: str) -> Callable[[torch.fx.Graph], None]:
     return change
 
 
+def test_views_of_tracked_inputs_are_tracked_where_nothing_else_is() -> None:
+    """As within the backward pass of an autograd function."""
+    backend, given = codec.CodecBackend(), torch.ones(4, requires_grad=True) * 1
+    with torch.no_grad():
+        first, _ = torch.compile(lambda x: x.chunk(2), backend=backend)(given)
+    assert first.requires_grad
+    assert [(report.outcome, report.unfaithful) for report in backend.reports] == [("sent", [])]
+
+
 @pytest.mark.parametrize(("target", "other"), [("sin", "cos"), ("mul_", "mul")])
 def test_a_wrong_result_and_a_lost_change_of_an_input_are_seen(
     monkeypatch: pytest.MonkeyPatch, target: str, other: str
