@@ -157,6 +157,22 @@ def _sampled() -> models.ModelAndInputs:
     return Turned(), (torch.randn(2, 3, 17, 23),)
 
 
+def _masked() -> models.ModelAndInputs:
+    """Kernels were tuned on masks without an element, of which an assertion made a refusal (pytorch-crf)."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Linear(16, 8)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            torch._assert_async(mask[:, 0].all(), "the first of each row is masked")
+            return torch.where(mask.unsqueeze(-1), self.scores(x), 0.0).logsumexp(1)
+
+    torch.manual_seed(0)
+    return Masked(), (torch.randn(4, 64, 16), torch.rand(4, 64).cumsum(1) < 20)
+
+
 def _steps(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], *, decay: float = 1.0) -> Workload:
     """Steps of an optimizer, which keeps numbers on the CPU beside tensors on the GPU. Rates that differ from call to
     call are floats of the graph.
@@ -212,6 +228,7 @@ MENDED: dict[str, Workload] = {
     "experts": of_model(_experts, dtype=torch.bfloat16),
     "regions of images": of_model(_regions),
     "samples between pixels": of_model(_sampled, training=True),
+    "asserted masks": of_model(_masked, training=True),
     "cells of recurrent networks": of_model(_cells, training=True),
     "int8 weights and activations": of_model(_quantized),
     "jagged, weighted": of_function(_weighted, ((12, 16),)),

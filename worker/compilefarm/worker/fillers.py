@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from compilefarm.graph.symbols import find_hint
+from compilefarm.graph.targets import nodes_of
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 
 
@@ -102,6 +103,8 @@ _READING = _names("gather index_select")
 _WRITING = _names("scatter scatter_add scatter_reduce index_copy index_add index_fill index_reduce")
 _SUBSCRIPTS_READ = _names("getitem index _unsafe_index")
 _SUBSCRIPTS_WRITTEN = _names("setitem index_put _index_put_impl _unsafe_index_put")
+# Of elements; those of sizes hold by now.
+_ASSERTIONS = _names("_assert_async _functional_assert_async")
 _LABELS = _names("cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward multi_margin_loss")
 
 
@@ -118,13 +121,15 @@ def find_fillers(graph_module: GraphModule) -> Mapping[int, Filler]:
 
 
 def takes_zeros(graph_module: GraphModule) -> bool:
-    """Whether a graph may be run on integers that are all zero, as far as is known: rows of a batch that all end where
-    they begin hold no element, and what looks for the row of one comes to a row behind the last.
+    """Whether a graph may be run on integers that are all zero, and on masks without an element, as far as is known:
+    rows of a batch that all end where they begin hold no element, and what looks for the row of one comes to a row
+    behind the last. What a graph asserts of its inputs may be anything.
 
     Args:
         graph_module: as for find_fillers.
     """
-    return all(filler.kind is not Kind.SPLITS for filler in find_fillers(graph_module).values())
+    asserts = any(_name(node) in _ASSERTIONS for node in nodes_of(graph_module))
+    return not asserts and all(filler.kind is not Kind.SPLITS for filler in find_fillers(graph_module).values())
 
 
 def _strictness(filler: Filler) -> tuple[bool, int, int]:
