@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from compilefarm.core.keys import key_of
@@ -23,7 +25,7 @@ from compilefarm.service.testing import (
 )
 from compilefarm.store.opening import open_store
 from compilefarm.v1.admin_service_pb2 import ListWorkersRequest
-from compilefarm.v1.compile_service_pb2 import Finished, Outcome, Priority, Prospect
+from compilefarm.v1.compile_service_pb2 import CompileRequest, Finished, Outcome, Priority, Prospect
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Symbol
 from tests.hostile.callers import LOOPBACK, farm
 
@@ -208,3 +210,29 @@ class VerifyingPool(ScriptedPool):
         self._hints.put_nowait(list(assignment.job.hints))
         await asyncio.Event().wait()
         return await super().verify(assignment, artifact, worker=worker)
+
+
+async def test_who_waits_for_the_jobs_of_others_again_and_again_is_told_of_them_seldom() -> None:
+    """All were told of each step of each job: 1,500 requests for sizes that are refused had others wait a second."""
+    held = HeldCompiles()
+    async with serving(pool=ScriptedPool(held)) as gateway, calling(gateway.address) as calls:
+
+        async def told(size: int) -> int:
+            call = calls.compiles.Compile(CompileRequest(job=job_for(size)))
+            events = 0
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async for _ in call:
+                    events += 1
+            assert (await call.code()).name == "INVALID_ARGUMENT"
+            return events
+
+        asked = [asyncio.create_task(told(size)) for size in range(2, 32)]
+        first = await held.next()
+        while sum(job.waiting_requests for job in (await calls.list_jobs()).jobs) < len(asked):
+            pass
+        first.refuse("not this size")
+        for _ in asked[1:]:
+            (await held.next()).refuse("not this size")
+        counts = await asyncio.gather(*asked)
+    # Accepted, and the steps of the first job and of its own.
+    assert max(counts) < 10

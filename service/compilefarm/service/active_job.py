@@ -173,6 +173,8 @@ class ActiveJob:
         self._clock = clock
         self._observers = observers
         self._news: set[asyncio.Future[bool]] = set()
+        # Of those who want to know of its end alone.
+        self._ends: set[asyncio.Future[bool]] = set()
         self._given_up: FarmError | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -277,14 +279,21 @@ class ActiveJob:
 
     async def changes_within(self, seconds: float) -> bool:
         """Waits until it enters a state or a phase. False if it does not for that long."""
+        return await self._told_within(seconds, among=self._news)
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Waits until it is over. False if it is not for that long."""
+        return self.is_over or await self._told_within(seconds, among=self._ends)
+
+    async def _told_within(self, seconds: float, *, among: set[asyncio.Future[bool]]) -> bool:
         news: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         timer = self._clock.call_later(seconds, partial(_settle, news, False))
-        self._news.add(news)
+        among.add(news)
         try:
             return await news
         finally:
             timer.cancel()
-            self._news.discard(news)
+            among.discard(news)
 
     async def _do(self, work: Work) -> None:
         job_key.set(self.key)
@@ -324,7 +333,7 @@ class ActiveJob:
         return Stage(phase=phase, worker=worker, since_seconds=self._clock.monotonic())
 
     def _wake(self) -> None:
-        for news in self._news:
+        for news in (*self._news, *(self._ends if self.is_over else ())):
             _settle(news, True)
 
 

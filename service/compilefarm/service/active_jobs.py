@@ -97,6 +97,11 @@ class ActiveJobs:
         with job.waiters.waiting(request.priority):
             yield Joined(job=job, leads=leads, first_stage=max(len(job.stages) - 1, 0))
 
+    async def watch_quietly(self, joined: Joined) -> AsyncGenerator[Stage, None]:
+        """Yields where the job stands after each while in which it does not end."""
+        while not await joined.job.ends_within(self._progress_seconds):
+            yield joined.job.stage
+
     async def watch(self, joined: Joined) -> AsyncGenerator[Stage, None]:
         """Yields where the job stands and every stage it enters, the last one again after a while without news."""
         job, seen = joined.job, joined.first_stage

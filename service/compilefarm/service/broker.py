@@ -90,10 +90,12 @@ class Broker:
         accepted = missed = False
         while True:
             with self._jobs.join(request) as joined:
+                # Who waits for another's job once more is told of it seldom: thousands may, each time.
+                watch = self._jobs.watch_quietly if accepted and not joined.leads else self._jobs.watch
                 if not accepted:
                     accepted = True
                     yield _accepted(request)
-                async with aclosing(self._jobs.watch(joined)) as stages:
+                async with aclosing(watch(joined)) as stages:
                     async for stage in stages:
                         if not missed and joined.job.stages:
                             missed = True
