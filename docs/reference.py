@@ -222,7 +222,7 @@ def metrics() -> Iterator[str]:
 
 def _metrics_of_state() -> Iterator[tuple[str, ...]]:
     # Only names and descriptions are read: what the gateway is doing does not matter.
-    quarantine = SimpleNamespace(all=AsyncMock(return_value=[]))
+    quarantine = SimpleNamespace(count=AsyncMock(return_value=0))
     sources: Any = MagicMock(counters=Counters(), store=SimpleNamespace(usage=AsyncMock()), quarantine=quarantine)
     for family in asyncio.run(StateCollector(sources, loop=MagicMock())._read()):
         name = f"{family.name}_total" if family.type == "counter" else family.name
