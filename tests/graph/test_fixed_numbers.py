@@ -49,6 +49,18 @@ def test_a_number_that_dynamo_guards_is_sent_as_it_is(name: str) -> None:
     assert backend.reports
 
 
+def test_a_number_that_decides_nothing_is_left_open() -> None:
+    def pad(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (0, n)) + 1
+
+    backend = CodecBackend()
+    torch.compiler.reset()
+    compiled = torch.compile(pad, backend=backend)
+    for number in (4, 5):
+        torch.testing.assert_close(compiled(X, torch.tensor(number)), pad(X, torch.tensor(number)))
+    assert [(report.message, report.unfaithful) for report in backend.reports] == [("", [])]
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("number", [3, 2**24 + 1, -1])
 def test_an_integer_that_is_looked_for_is_no_float(number: int, dynamic: bool) -> None:
