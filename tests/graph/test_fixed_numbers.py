@@ -31,6 +31,7 @@ FIXED: dict[str, Callable[..., torch.Tensor]] = {
     "classes, and what is classified": lambda x, n: F.one_hot(n - 1, n) + x,
     "of a module": Classes(),
     "stride": lambda x, n: F.conv1d(x.float()[None, None], torch.ones(1, 1, 2), stride=(n,)),
+    "subscript": lambda x, n: x.repeat(2)[n] * x.repeat(2)[None, n] + x,
     "steps": lambda x, n: torch.linspace(0, 1, n) * x,
 }
 

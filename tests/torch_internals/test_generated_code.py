@@ -15,6 +15,7 @@ from compilefarm.torch_internals.generated_code import (
     DEVICE_GUARD,
     IMPORTS_COMPUTED,
     MODULES_IMPORTED,
+    measuring_if_possible,
     operators_with_kernels,
     telling_sources,
 )
@@ -99,3 +100,32 @@ def test_wrappers_are_written_as_they_are_read() -> None:
     assert "async_compile.triton(" in kernel, "kernels.py takes these out of a wrapper"
     importlib.import_module("torch._inductor.kernel.mm")
     assert callable(operators_with_kernels().mm), "what is left of extern_kernels comes from torch"
+
+
+def test_kernels_that_cannot_be_measured_are_left_for_their_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("torch._inductor.codegen.wrapper")
+    said = "Failed to run autotuning code block"
+    assert said in inspect.getsource(module.PythonWrapperCodegen.generate_and_run_autotune_block)
+
+    def measure(message: str) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(module.PythonWrapperCodegen, "generate_and_run_autotune_block", measure)
+    with measuring_if_possible():
+        module.PythonWrapperCodegen.generate_and_run_autotune_block(f"{said}: CUDA driver error: invalid argument")
+        with pytest.raises(RuntimeError, match="another"):
+            module.PythonWrapperCodegen.generate_and_run_autotune_block("another")
+    assert module.PythonWrapperCodegen.generate_and_run_autotune_block is measure
+
+
+def test_kernels_are_not_left_where_the_gpu_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
+
+    def fail(_: object = None) -> None:
+        raise RuntimeError("Failed to run autotuning code block: device-side assert triggered")
+
+    monkeypatch.setattr(wrapper, "generate_and_run_autotune_block", fail)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    with measuring_if_possible(), pytest.raises(RuntimeError, match="device-side assert"):
+        wrapper.generate_and_run_autotune_block(None)

@@ -8,6 +8,7 @@ has no element, and could tell nothing.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType
 from typing import Any
@@ -21,6 +22,7 @@ from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, 
 
 # Of arguments, as torch writes them.
 _NUMBERS = frozenset({"int", "SymInt", "float", "number", "bool"})
+_SUBSCRIPTING = (operator.getitem, operator.setitem)
 _Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
@@ -31,7 +33,11 @@ def with_fixed_numbers(graph_module: GraphModule) -> GraphModule:
         for node in graph_module.graph.find_nodes(op="placeholder")
         if (number := _find_fixed(node.meta.get("example_value"))) is not None
     }
-    told = {user: _with_literals(user, fixed) for node in fixed for user in node.users}
+    told = {
+        user: _subscripted(user, fixed) if user.target in _SUBSCRIPTING else _with_literals(user, fixed)
+        for node in fixed
+        for user in node.users
+    }
 
     def takes_literals(node: Node) -> bool:
         return node in told and told[node] != (node.args, node.kwargs)
@@ -75,6 +81,12 @@ def _with_literals(node: Node, fixed: Mapping[Node, int]) -> _Arguments:
         tuple(told(place, given) for place, given in enumerate(node.args)),
         {name: told(name, given) for name, given in node.kwargs.items()},
     )
+
+
+def _subscripted(node: Node, fixed: Mapping[Node, int]) -> _Arguments:
+    """Arguments of a subscript, with literals where torch 2.11 asks for the number; later ones ask for none."""
+    subscripted, subscript, *written = node.args
+    return (subscripted, map_arg(subscript, lambda each: fixed.get(each, each)), *written), node.kwargs
 
 
 def _overloads_of(node: Node) -> Sequence[OpOverload]:

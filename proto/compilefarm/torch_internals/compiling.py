@@ -10,6 +10,7 @@ from typing import Any
 from torch._guards import TracingContext, tracing  # torch/_guards.py
 
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode, leaving_fake_mode
+from compilefarm.torch_internals.generated_code import measuring_if_possible
 from compilefarm.torch_internals.settings import FUNCTORCH
 
 _STANDALONE = "torch._inductor.standalone_compile"
@@ -67,7 +68,8 @@ def compile_graph(
         functorch: settings of functorch.
         static_inputs: numbers of the inputs that are at the same place in memory at each call.
         tuned_ahead: kernels for GPUs are tuned while the graph is compiled, on integers that are all zero
-            (torch/_inductor/standalone_compile.py). Otherwise at the first call, on what that is given.
+            (torch/_inductor/standalone_compile.py). Otherwise, and where that fails, at the first call, on what that is
+            given.
 
     Raises:
         not_serializable_error: its result cannot be saved.
@@ -86,6 +88,7 @@ def compile_graph(
         _with_static_inputs(static_inputs),
         _pickling_real_tensors(),
         _leaving_backwards_to_loads(),
+        measuring_if_possible(),
     ):
         return standalone_compile(
             graph_module,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
 
 # Modules of torch that a wrapper imports as a whole.
 MODULES_IMPORTED = frozenset({"torch._inductor.async_compile"})
@@ -17,6 +22,8 @@ IMPORTS_COMPUTED = frozenset(
         ("torch._inductor.runtime.triton_heuristics", "start_graph"),
     }
 )
+# How Inductor says that kernels could not be measured while they were compiled (torch/_inductor/codegen/wrapper.py).
+_NOT_MEASURED = "Failed to run autotuning code block"
 # Enters a GPU (torch/_inductor/codegen/cuda/device_op_overrides.py).
 DEVICE_GUARD = "torch.cuda._DeviceGuard"
 
@@ -61,3 +68,31 @@ def telling_sources(
         yield
     finally:
         codecache.write, compiles.triton, wrapper.generate_and_run_autotune_block = write, triton, tune
+
+
+@contextmanager
+def measuring_if_possible() -> Iterator[None]:
+    """Inside, kernels that cannot be measured while they are compiled are left for their first call.
+
+    Torch measures them on inputs that it makes for each, and makes a tensor on the CPU where a program will pass the
+    number that is in one. Where the GPU is lost, which a failed assertion does, nothing can be left.
+    """
+    wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
+    measure = wrapper.generate_and_run_autotune_block
+
+    def measure_if_possible(self: Any) -> None:
+        try:
+            measure(self)
+        except RuntimeError as error:
+            if not str(error).startswith(_NOT_MEASURED):
+                raise
+            if torch.cuda.is_initialized():
+                # Raises what the GPU died of.
+                torch.cuda.synchronize()
+            log.info("kernels are tuned at their first call: %s", error)
+
+    wrapper.generate_and_run_autotune_block = measure_if_possible
+    try:
+        yield
+    finally:
+        wrapper.generate_and_run_autotune_block = measure
