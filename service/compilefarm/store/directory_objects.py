@@ -50,7 +50,7 @@ class DirectoryObjects(ObjectBackend):
         return await self._do(f"list {folder}", lambda: _folders(self._root / folder, beginning))
 
     async def _do(self, action: str, work: Callable[[], Result]) -> Result:
-        with self._reporting(action):
+        with self.reporting(action):
             return await asyncio.to_thread(work)
 
     def _look_for(self, path: str) -> StoredObject | None:

@@ -51,7 +51,7 @@ class ObjectBackend(Backend):
         return self._location
 
     async def find(self, path: str) -> bytes | None:
-        with self._reporting(f"read {path}"):
+        with self.reporting(f"read {path}"):
             try:
                 result = await self._store.get_async(path)
             except FileNotFoundError:
@@ -67,7 +67,7 @@ class ObjectBackend(Backend):
             return bytes(content[:LARGEST_IN_MEMORY_BYTES])
 
     async def find_end(self, path: str, *, size_bytes: int) -> bytes | None:
-        with self._reporting(f"read {path}"):
+        with self.reporting(f"read {path}"):
             try:
                 result = await self._store.get_async(path, options={"range": {"suffix": size_bytes}})
             except FileNotFoundError:
@@ -78,14 +78,14 @@ class ObjectBackend(Backend):
             return (await result.bytes_async()).to_bytes()
 
     async def find_object(self, path: str) -> StoredObject | None:
-        with self._reporting(f"look for {path}"):
+        with self.reporting(f"look for {path}"):
             try:
                 return _stored_object(await self._store.head_async(path), path=path)
             except FileNotFoundError:
                 return None
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        with self._reporting(f"write {path}"):
+        with self.reporting(f"write {path}"):
             try:
                 await self._store.put_async(path, content, mode="create")
             except AlreadyExistsError:
@@ -93,7 +93,7 @@ class ObjectBackend(Backend):
             return True
 
     async def open(self, path: str) -> IO[bytes] | None:
-        with self._reporting(f"read {path}"):
+        with self.reporting(f"read {path}"):
             try:
                 result = await self._store.get_async(path)
             except FileNotFoundError:
@@ -113,7 +113,7 @@ class ObjectBackend(Backend):
             return file
 
     async def create_from(self, path: str, *, file: Path) -> bool:
-        with self._reporting(f"write {path}"):
+        with self.reporting(f"write {path}"):
             if await self.find_object(path) is not None:
                 return False
             # In parts where it is large, which cannot be told to leave alone what is there: it is the same.
@@ -128,11 +128,11 @@ class ObjectBackend(Backend):
         """Does nothing: a service acknowledges what it has, and memory survives no power failure anyway."""
 
     async def touch(self, path: str) -> None:
-        with self._reporting(f"write {path}"):
+        with self.reporting(f"write {path}"):
             await self._store.put_async(path, b"", mode="overwrite")
 
     async def move(self, path: str, *, target: str) -> bool:
-        with self._reporting(f"move {path} to {target}"):
+        with self.reporting(f"move {path} to {target}"):
             try:
                 await self._store.rename_async(path, target)
             except FileNotFoundError:
@@ -140,7 +140,7 @@ class ObjectBackend(Backend):
             return True
 
     async def delete(self, path: str) -> None:
-        with self._reporting(f"delete {path}"):
+        with self.reporting(f"delete {path}"):
             try:
                 await self._store.delete_async(path)
             except FileNotFoundError:
@@ -152,7 +152,7 @@ class ObjectBackend(Backend):
                 yield stored
             return
         first: str | None = None
-        with self._reporting(f"list {folder}"):
+        with self.reporting(f"list {folder}"):
             async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
                 for found in batch:
                     _require_below(folder, found["path"])
@@ -163,7 +163,7 @@ class ObjectBackend(Backend):
                     yield _stored_object(found, path=found["path"])
 
     async def _objects_by_folder(self, folder: str) -> AsyncIterator[StoredObject]:
-        with self._reporting(f"list {folder}"):
+        with self.reporting(f"list {folder}"):
             listing = await self._store.list_with_delimiter_async(folder)
         for found in listing["objects"]:
             yield _stored_object(found, path=found["path"])
@@ -172,13 +172,14 @@ class ObjectBackend(Backend):
                 yield stored
 
     async def folders(self, folder: str, *, beginning: str = "") -> list[str]:
-        with self._reporting(f"list {folder}"):
+        with self.reporting(f"list {folder}"):
             listing = await self._store.list_with_delimiter_async(folder)
             # In a thread: there may be hundreds of thousands.
             return await asyncio.to_thread(_names_of, listing["common_prefixes"], folder=folder, beginning=beginning)
 
     @contextmanager
-    def _reporting(self, action: str) -> Iterator[None]:
+    def reporting(self, action: str) -> Iterator[None]:
+        """Inside, what the storage raises is raised as StoreUnavailable, which says what was tried."""
         try:
             yield
         # A time that Python has no form for is a ValueError.
