@@ -332,9 +332,8 @@ def _tabular() -> Any:
 
 def _spiking() -> Any:
     snntorch = require_module("snntorch")
-    layer, leaky = nn.Linear(8, 4), snntorch.Leaky(beta=0.9)
-    # Its threshold is made by torch.as_tensor, which knows no default device.
-    leaky.to(torch.get_default_device())
+    # A threshold that it makes itself is on the CPU.
+    layer, leaky = nn.Linear(8, 4), snntorch.Leaky(beta=0.9, threshold=torch.ones(()))
 
     def spikes(x: torch.Tensor) -> Any:
         potential, seen = torch.zeros(x.shape[1], 4), []
