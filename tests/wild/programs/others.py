@@ -332,8 +332,7 @@ def _tabular() -> Any:
 
 def _spiking() -> Any:
     snntorch = require_module("snntorch")
-    # A threshold that it makes itself is on the CPU.
-    layer, leaky = nn.Linear(8, 4), snntorch.Leaky(beta=0.9, threshold=torch.ones(()))
+    layer, leaky = nn.Linear(8, 4), snntorch.Leaky(beta=0.9)
 
     def spikes(x: torch.Tensor) -> Any:
         potential, seen = torch.zeros(x.shape[1], 4), []
