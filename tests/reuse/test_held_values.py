@@ -73,7 +73,7 @@ class _Endless(dict[str, int]):
 
 
 def test_a_large_mapping_of_its_own_class_is_not_gone_through() -> None:
-    assert "_Endless" in Describer()._member(_Endless())
+    assert "_Endless" in Describer().member(_Endless())
 
 
 def test_of_other_objects_it_is_told_what_they_are() -> None:

@@ -36,7 +36,7 @@ def test_tensors_among_other_values_are_found_and_replaced() -> None:
 
 
 def test_what_torch_keeps_in_order_or_of_the_form_of_a_value_says_all_that_it_holds() -> None:
-    # Told as text, and as what it holds (client/compilefarm/reuse/descriptions.py).
+    # Told as text, and as what it holds (client/compilefarm/reuse/value_descriptions.py).
     assert list(OrderedSet([3, 1, 3])) == [3, 1]
     forms = [
         torch.utils._pytree.tree_flatten(value)[1] for value in ([1, (2,)], [1, (2,)], [1, [2]], {"a": 1}, {"b": 1})

@@ -22,7 +22,8 @@ from compilefarm.core.dynamo_packages import (
 )
 from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.code_objects import codes_within, record_of, renamed
-from compilefarm.reuse.descriptions import Describer, shortened
+from compilefarm.reuse.description_texts import shortened
+from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.memory_places import BEGINNINGS, takes_places

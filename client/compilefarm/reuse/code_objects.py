@@ -53,6 +53,24 @@ def codes_within(code: CodeType) -> Iterator[CodeType]:
             yield from codes_within(constant)
 
 
+class DescribedCodes:
+    """Code that descriptions tell. It remembers it: one is for one moment."""
+
+    def __init__(self) -> None:
+        self._outer: list[CodeType] = []
+        self._within: set[int] = set()
+
+    def add(self, code: CodeType) -> None:
+        """Adds the code of a function, with that of functions within it."""
+        self._outer.append(code)
+
+    def __contains__(self, code: CodeType) -> bool:
+        # Only who records asks.
+        while self._outer:
+            self._within |= {id(each) for each in codes_within(self._outer.pop())}
+        return id(code) in self._within
+
+
 def renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
     """Returns a code object that has other names of globals."""
     return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names))

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
 from compilefarm.core.interruptions import raise_interruption
-from compilefarm.reuse.descriptions import MISSING, Describer, name_of, shortened
+from compilefarm.reuse.description_texts import MISSING, name_of, shortened
+from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.names_in_code import function_at
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.torch_internals.traced_functions import is_taken_for_constant

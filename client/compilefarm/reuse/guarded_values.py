@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from compilefarm.reuse.descriptions import Describer, name_of
+from compilefarm.reuse.description_texts import name_of
+from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_guards import (
     TracedGuard,

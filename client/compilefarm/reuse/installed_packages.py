@@ -9,7 +9,7 @@ import importlib.metadata
 import importlib.util
 import sys
 
-from compilefarm.reuse.descriptions import MISSING
+from compilefarm.reuse.description_texts import MISSING
 
 
 def describe_package(package: str, question: str) -> str:

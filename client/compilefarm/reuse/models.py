@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from compilefarm.reuse.descriptions import Describer, name_of, shortened
+from compilefarm.reuse.description_texts import name_of, shortened
+from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.modules import tensors_of
 

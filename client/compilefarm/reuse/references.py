@@ -21,7 +21,8 @@ import torch
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
 from compilefarm.graph.operators import home_of_function, name_function
 from compilefarm.reuse.code_objects import codes_within, digest_of_code
-from compilefarm.reuse.descriptions import MISSING, Describer
+from compilefarm.reuse.description_texts import MISSING
+from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.names_in_code import (
     chains_of,
     function_at,

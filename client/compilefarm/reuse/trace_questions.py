@@ -14,8 +14,9 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from compilefarm.reuse.class_descriptions import registered_with
 from compilefarm.reuse.constant_results import ConstantResult
-from compilefarm.reuse.descriptions import is_at_its_place, name_of, registered_with
+from compilefarm.reuse.description_texts import is_at_its_place, name_of
 from compilefarm.reuse.names_in_code import Modules, answering_function, is_module_of_python, is_of_a_release
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_questions import (

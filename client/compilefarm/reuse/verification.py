@@ -10,7 +10,8 @@ from typing import Any
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, SizeRecord, Variant
 from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.constant_results import describe_result
-from compilefarm.reuse.descriptions import Describer, shortened
+from compilefarm.reuse.description_texts import shortened
+from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.memory_places import BEGINNINGS
