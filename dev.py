@@ -41,7 +41,7 @@ APART = {
     # What `demo` runs.
     "tests of the demo": ("newest", ("bench/test_demo.py",)),
 }
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 3
 # Of the others, those that one end does, so that both ends take as long.
 AT_ONE_END = {
     "oldest": (
