@@ -237,13 +237,14 @@ def set_up(end: str) -> Path:
     programs = folder_of(end) / "bin"
     if not (programs / "uv").exists():
         make_environment(programs.parent)
-    install = ["uv", "pip", "install", "--quiet", "--python", str(programs / "python")]
+    # Each file names all that is needed; some libraries of the table of programs ask for an older torch.
+    install = ["uv", "pip", "install", "--quiet", "--no-deps", "--python", str(programs / "python")]
     if sys.dont_write_bytecode:
         # Where no process leaves it for the next one, each of hundreds would compile all libraries anew.
         install.append("--compile-bytecode")
     # uv does nothing where both are installed as they stand there.
     require(call(programs, [*install, "--requirement", f"requirements/{end}.txt"]))
-    require(call(programs, [*install, "--no-deps", "--editable", "."]))
+    require(call(programs, [*install, "--editable", "."]))
     return programs
 
 
