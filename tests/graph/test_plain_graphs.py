@@ -17,6 +17,7 @@ from compilefarm.core.keys import key_of
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.plain_graphs import PlainGraph, needs_plain_graphs
+from compilefarm.graph.saved_layouts import in_layouts_of
 from compilefarm.graph.testing import capture
 
 aten = torch.ops.aten
@@ -177,6 +178,15 @@ def test_a_backward_pass_gets_what_was_kept_in_memory_as_it_was_compiled_for(dyn
     matrices = [(each, other) for each, other in zip(expected, given, strict=True) if _is_matrix(other)]
     assert matrices
     assert all(tuple(map(int, each.stride())) == other.stride() for each, other in matrices)
+
+
+def test_a_backward_pass_gets_columns_of_wider_products_without_gaps() -> None:
+    program = in_layouts_of([torch.empty(4), torch.empty(4, 1), torch.empty(())], lambda *given: given)
+    wide = torch.arange(32.0).reshape(4, 8)
+    column, matrix, number = program(wide[:, 0], wide[:, :1], wide[0, 0])
+    assert column.is_contiguous()
+    assert matrix.is_contiguous()
+    assert (column.tolist(), matrix.tolist(), number) == ([0, 8, 16, 24], [[0], [8], [16], [24]], 0)
 
 
 def _is_matrix(given: object) -> bool:

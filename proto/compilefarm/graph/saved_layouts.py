@@ -58,7 +58,7 @@ class _Layout:
 
 def _find_layout(given: Any) -> _Layout | None:
     """The layout of a tensor; None where there is none to choose, or where nothing is known of it."""
-    if not isinstance(given, torch.Tensor) or given.dim() < 2:
+    if not isinstance(given, torch.Tensor) or not given.dim():
         return None
     sizes, strides = (
         [hint for each in numbers if (hint := find_hint(each)) is not None] for numbers in (given.shape, given.stride())
