@@ -48,10 +48,6 @@ class _Form:
     dimensions: int = 0
 
 
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor)
-
-
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
@@ -79,7 +75,7 @@ def _hidden_and_gates(*gates_and_hidden: torch.Tensor) -> tuple[torch.Tensor, to
 _FORMS = {
     # torch.nn.TransformerEncoderLayer calls it when nothing trains. Torch 2.15 has this form of it, torch 2.11 none
     # (torch/_meta_registrations.py: meta__transformer_encoder_layer_fwd).
-    torch.ops.aten._transformer_encoder_layer_fwd.default: _Form(make=_like),
+    torch.ops.aten._transformer_encoder_layer_fwd.default: _Form(make=torch.empty_like),
     # What torch.distributions draws by has a form in neither (aten/src/ATen/native/Distributions.cpp:
     # _s_dirichlet_cpu).
     torch.ops.aten._sample_dirichlet.default: _Form(make=_in_rows),

@@ -6,12 +6,10 @@ Torch's decomposition makes a float of it, which has no room for large ones, and
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from compilefarm.graph.rewriting import Copies, rewritten
+from compilefarm.graph.rewriting import Copies, rewritten, value_of
 
 _INTEGERS = (int, torch.SymInt)
 
@@ -22,22 +20,18 @@ def with_tensors_looked_up(graph_module: GraphModule) -> GraphModule:
 
 
 def _looks_for_integer(node: Node) -> bool:
-    if node.target is not torch.isin or len(node.args) != 2 or not isinstance(_value(node.args[1]), torch.Tensor):
+    if node.target is not torch.isin or len(node.args) != 2 or not isinstance(value_of(node.args[1]), torch.Tensor):
         return False
-    number = _value(node.args[0])
+    number = value_of(node.args[0])
     return isinstance(number, _INTEGERS) and not isinstance(number, bool)
 
 
 def _looking_for_tensor(graph: Graph, node: Node, copies: Copies) -> Node:
     number, elements = node.args
-    device = _value(elements).device
+    device = value_of(elements).device
     given = copies[number] if isinstance(number, Node) else number
     tensor = graph.call_function(torch.full, ((), given), {"dtype": torch.int64, "device": device})
-    tensor.meta["example_value"] = _value(elements).new_empty((), dtype=torch.int64)
+    tensor.meta["example_value"] = value_of(elements).new_empty((), dtype=torch.int64)
     made = graph.node_copy(node, copies.__getitem__)
     made.args = (tensor, *made.args[1:])
     return made
-
-
-def _value(given: Any) -> Any:
-    return given.meta.get("example_value") if isinstance(given, Node) else given

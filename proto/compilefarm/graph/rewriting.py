@@ -11,6 +11,11 @@ from torch.fx import Graph, GraphModule, Node
 Copies = dict[Node, Any]
 
 
+def value_of(given: Any) -> Any:
+    """What an argument of a node stands for where the graph runs on fake tensors; a literal stands for itself."""
+    return given.meta.get("example_value") if isinstance(given, Node) else given
+
+
 def copied(graph_module: GraphModule) -> GraphModule:
     """A copy of a graph, on the same tensors and modules."""
     graph, copies = Graph(), Copies()

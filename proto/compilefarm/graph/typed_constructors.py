@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from compilefarm.graph.rewriting import Copies, rewritten
+from compilefarm.graph.rewriting import Copies, rewritten, value_of
 
 # Their elements lie on the CPU; torch.Tensor has the default dtype.
 _DTYPES: Mapping[object, torch.dtype | None] = {
@@ -51,9 +51,4 @@ def _are_numbers(given: Any, kind: object) -> bool:
         return False
     dtype = _DTYPES[kind] or torch.float32
     taken = _NUMBERS.get(dtype, _REALS if dtype.is_floating_point else _INTEGERS)
-    return all(isinstance(_known(each), taken) or _are_numbers(each, kind) for each in given)
-
-
-def _known(given: Any) -> Any:
-    """A number, or what stands for one that is computed of sizes."""
-    return given.meta.get("example_value") if isinstance(given, Node) else given
+    return all(isinstance(value_of(each), taken) or _are_numbers(each, kind) for each in given)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ from compilefarm.core.moments import is_moment
 from compilefarm.service.clock import Clock
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import few_at_a_time
-from compilefarm.store.cache import Cache
+from compilefarm.store.cache import Cache, cache_of_one
 from compilefarm.store.layout import FAILURES, failure_folder, namespace_of, remembered_path
 from compilefarm.store.steps import in_steps
 from compilefarm.v1.gateways_pb2 import QuarantineRecord
@@ -88,9 +88,7 @@ class Quarantine:
         # Those of them that could not be written: this gateway alone knows them.
         self._unwritten: set[str] = set()
         # Whoever may read may ask for it, and each time all are listed.
-        self._counts: Cache[None, int] = Cache(
-            limit_bytes=1, size_of=_one, kept_seconds=_COUNTED_SECONDS, now=clock.monotonic
-        )
+        self._counts: Cache[None, int] = cache_of_one(kept_seconds=_COUNTED_SECONDS, now=clock.monotonic)
 
     async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int]) -> Quarantined | None:
         """Returns why a key is not tried in one of some namespaces, for these values of its symbols; None if it is.
@@ -306,9 +304,6 @@ class Quarantine:
             counts = Counter(record.namespace for record in self._known.values())
             largest = counts.most_common(1)[0][0]
             await self._drop([next(path for path, each in self._known.items() if each.namespace == largest)])
-
-
-_one: Callable[[int], int] = lambda _: 1  # noqa: E731
 
 
 def _folder_of(path: str) -> str:

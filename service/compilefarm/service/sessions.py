@@ -13,13 +13,13 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.clock import Clock, pause
 from compilefarm.store.backend import Backend, StoredObject
-from compilefarm.store.cache import Cache
+from compilefarm.store.cache import Cache, cache_of_one
 from compilefarm.store.layout import KEY_LEASES, SESSIONS, session_path
 
 log = logging.getLogger(__name__)
@@ -111,9 +111,7 @@ class Peers:
         # As each session was seen last, and since when it is like that.
         self._seen: dict[str, tuple[float, float]] = {}
         # However many jobs wait for other gateways, the store is listed once.
-        self._sights: Cache[None, Sight] = Cache(
-            limit_bytes=1, size_of=_one, kept_seconds=LOOK_SECONDS, now=clock.monotonic
-        )
+        self._sights: Cache[None, Sight] = cache_of_one(kept_seconds=LOOK_SECONDS, now=clock.monotonic)
 
     async def look(self, *, fresh: bool = False) -> Sight:
         """Returns what the store says, now or at most LOOK_SECONDS ago.
@@ -143,6 +141,3 @@ class Peers:
         seen = self._seen.get(stored.path)
         is_same = seen is not None and seen[0] == stored.modified_seconds
         return seen if seen is not None and is_same else (stored.modified_seconds, now_seconds)
-
-
-_one: Callable[[Sight], int] = lambda _: 1  # noqa: E731

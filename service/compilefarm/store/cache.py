@@ -123,3 +123,13 @@ class Cache(Generic[K, V]):
     def _remove(self, key: K) -> None:
         value, _ = self._kept.pop(key)
         self.size_bytes -= self._size_of(value)
+
+
+def cache_of_one(*, kept_seconds: float, now: Now) -> Cache[None, V]:
+    """A cache of a single thing, however large.
+
+    Args:
+        kept_seconds: how long it is kept.
+        now: seconds since some moment.
+    """
+    return Cache(limit_bytes=1, size_of=lambda _: 1, kept_seconds=kept_seconds, now=now)
