@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
+import signal
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.store.backend import LARGEST_IN_MEMORY_BYTES
+from compilefarm.store.bucket import BucketBackend
 from compilefarm.store.layout import manifest_path
 from compilefarm.store.opening import open_caches, open_store
 from compilefarm.store.s3 import open_bucket
@@ -49,6 +55,72 @@ async def test_a_length_that_is_a_lie_takes_no_memory(bucket: Bucket, said_bytes
     for answer in (store.find_manifest(KEY), store.get_blob(artifact.manifest.program.digest)):
         with pytest.raises(StoreUnavailable, match="could not read"):
             await answer
+
+
+def _children_of_this_process() -> set[int]:
+    lists = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return set(map(int, itertools.chain.from_iterable(lists)))
+
+
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("said_bytes", [2**40, 2**63 - 1])
+async def test_a_listing_or_an_error_of_a_length_that_is_a_lie_ends_nobody(
+    bucket: Bucket, capfd: pytest.CaptureFixture[str], status: int, said_bytes: int
+) -> None:
+    artifact = sample_artifact(KEY)
+    store = await open_store(bucket.location())
+    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    headers = {"Content-Length": str(said_bytes)}
+
+    def lies(asked: Asked) -> Answer | None:
+        return Answer(status=status, headers=headers, pieces=[bytes(100_000)] * 2) if asked.method == "GET" else None
+
+    # obstore takes as much memory as was said, or ends its process, which was the service.
+    bucket.interfere = lies
+    for answer in (store.find_manifest(KEY), store.find_by_prefix(KEY[:8])):
+        with pytest.raises(StoreUnavailable, match="could not"):
+            await answer
+    bucket.interfere = lambda _: None
+    assert await store.find_manifest(KEY) == artifact.manifest
+    capfd.readouterr()
+
+
+async def test_an_answer_without_an_end_takes_bounded_memory_of_a_process_of_its_own(
+    bucket: Bucket, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pieces = (bytes(2**20) for _ in itertools.count())
+    bucket.interfere = lambda _: Answer(pieces=pieces)
+    with pytest.raises(StoreUnavailable, match="the process that asks the service has ended"):
+        await open_bucket(bucket.location()).folders("ac")
+    assert "memory allocation" in capfd.readouterr().err
+
+
+async def test_a_service_that_is_silent_is_given_up(bucket: Bucket) -> None:
+    is_over = threading.Event()
+
+    def silent(_asked: Asked) -> None:
+        is_over.wait()
+
+    bucket.interfere = silent
+    try:
+        with pytest.raises(StoreUnavailable, match=r"nothing comes for 0.3 s"):
+            await BucketBackend(bucket.location(), shown="", retry_seconds=0.0, answer_seconds=0.3).find("ac/object")
+    finally:
+        is_over.set()
+
+
+async def test_a_process_that_was_ended_is_started_anew(bucket: Bucket) -> None:
+    backend, others = open_bucket(bucket.location()), _children_of_this_process()
+    await backend.create("ac/object", content=b"content")
+    (child,) = _children_of_this_process() - others
+    # As an administrator's order ends all processes of a service, which goes on until its jobs are done.
+    for order in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(child, order)
+    assert await backend.find("ac/object") == b"content"
+    assert child in _children_of_this_process()
+    os.kill(child, signal.SIGKILL)
+    await asyncio.to_thread(os.waitid, os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert await backend.find("ac/object") == b"content"
 
 
 async def test_no_more_is_read_into_memory_than_an_object_has(bucket: Bucket) -> None:
@@ -93,6 +165,19 @@ async def test_what_is_no_number_is_no_variant(bucket: Bucket, digits: str) -> N
     store = await open_store(bucket.location())
     bucket.interfere = listings_are(listing_of([(f"ac/{KEY[:16]}/{KEY[17:]}/{digits}", 3)]))
     assert await store.find_manifest(KEY) is None
+
+
+async def test_a_service_that_contradicts_itself_on_sizes_is_no_fault_of_who_asks(bucket: Bucket) -> None:
+    artifact = sample_artifact(KEY)
+    store = await open_store(bucket.location())
+
+    def another_size(asked: Asked) -> Answer | None:
+        is_blob = asked.method == "HEAD" and "cas/" in asked.key and asked.key in bucket.objects
+        return Answer(headers={**_FOUND, "Content-Length": "3"}) if is_blob else None
+
+    bucket.interfere = another_size
+    with pytest.raises(StoreUnavailable, match="does not have what was written to it just now"):
+        await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
 
 
 async def test_a_list_of_entries_fetches_no_entries(bucket: Bucket) -> None:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.core.pool import Artifact, Assignment
-from compilefarm.service.testing import Refused, ScriptedPool, artifact_of, calling, sample_job, serving
+from compilefarm.service.best_known import best_known
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.testing import (
+    HeldCompiles,
+    ManualClock,
+    Refused,
+    ScriptedPool,
+    artifact_of,
+    calling,
+    sample_job,
+    serving,
+)
 from compilefarm.service.testing.pool import OnPhase
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
+from compilefarm.store.backend import StoredObject, WrappingBackend
 from compilefarm.store.layout import blob_path
-from compilefarm.store.opening import open_store
+from compilefarm.store.object_backend import ObjectBackend
+from compilefarm.store.opening import build_store, open_store
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.manifest_pb2 import Manifest
+from tests.service.test_metrics import scrape
 
 ABSENT = "ab" * 32
 
@@ -126,3 +142,47 @@ async def test_a_worker_does_not_decide_what_its_artifact_is_called() -> None:
     assert manifest.key == accepted.key
     assert list(manifest.key_parts) == list(accepted.key_parts)
     assert manifest.farm_version != "666"
+
+
+class Unlisted(WrappingBackend):
+    """Storage of which folders cannot be listed while that is said."""
+
+    def __init__(self) -> None:
+        super().__init__(ObjectBackend(MemoryStore(), location="memory:"))
+        self.answers: Callable[[], None] = lambda: None
+
+    async def objects(self, folder: str) -> AsyncIterator[StoredObject]:
+        self.answers()
+        async for stored in super().objects(folder):
+            yield stored
+
+
+async def test_operators_are_told_what_is_known_without_a_store_that_cannot_be_listed() -> None:
+    backend, clock, compiles = Unlisted(), ManualClock(), HeldCompiles()
+    config = GatewayConfig(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
+
+    def fail() -> None:
+        raise StoreUnavailable("the bucket does not answer")
+
+    async with (
+        serving(store=await build_store(backend), pool=ScriptedPool(compiles), config=config, clock=clock) as gateway,
+        calling(gateway.address) as calls,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(calls.finish(sample_job()))
+        held = await compiles.next()
+        backend.answers = fail
+        status, jobs = await calls.status(), await calls.list_jobs()
+        figures = await scrape(gateway.metrics_address)
+        backend.answers = lambda: None
+        held.ended.set_result(artifact_of(held.assignment))
+    assert (status.running_jobs, status.store_failure) == (1, "the bucket does not answer")
+    assert ([job.tenant for job in jobs.jobs], jobs.store_failure) == ([""], "the bucket does not answer")
+    assert figures["compilefarm_running_jobs",] == 1
+    assert ("compilefarm_quarantined_keys",) not in figures
+
+
+async def test_a_store_that_does_not_answer_keeps_nobody_waiting() -> None:
+    never: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    known = await best_known(never, seconds=0.01)
+    assert (known.value, known.failure) == (None, "the store does not say within 0.01 s what lies there")

@@ -298,7 +298,8 @@ def test_s3(s3: S3Server) -> None:
     numbers = itertools.count()
 
     def empty() -> Callable[[], Backend]:
-        location = s3.location(f"machine/{next(numbers)}")
-        return lambda: open_bucket(location)
+        # One for all starts of a service: it keeps nothing but its process, which takes a while to start.
+        bucket = open_bucket(s3.location(f"machine/{next(numbers)}"))
+        return lambda: bucket
 
     check(empty, examples=8)

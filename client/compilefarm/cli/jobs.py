@@ -62,7 +62,9 @@ def show(response: ListJobsResponse, to: Console, *, alone: str = "") -> None:
     """Prints jobs for people; with `alone` only quarantined keys, or `alone` itself where there are none."""
     if not alone:
         _show_jobs(response, to)
-    if response.quarantined:
+    if response.store_failure:
+        to.print(f"keys in quarantine are not known: {response.store_failure}")
+    elif response.quarantined:
         _show_quarantined(response, to)
     elif alone:
         to.print(alone)

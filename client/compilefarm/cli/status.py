@@ -72,6 +72,8 @@ def show(status: StatusResponse, to: Console) -> None:
     if store.HasField("size_limit_bytes"):
         evicted = f"{store.evicted_artifacts} artifacts evicted"
         facts.add_row("", f"limited to {size_words(store.size_limit_bytes)}, {evicted}")
+    if status.store_failure:
+        facts.add_row("", f"it cannot be listed, and keys in quarantine are not known: {status.store_failure}")
     damaged = store.corrupt_blobs + store.corrupt_manifests
     if damaged:
         facts.add_row("", f"{damaged} blobs or manifests were found damaged and set aside")

@@ -122,6 +122,7 @@ class StatusResponse(google.protobuf.message.Message):
     TRUST_FIELD_NUMBER: builtins.int
     CACHES_FIELD_NUMBER: builtins.int
     DEVICE_SECONDS_FIELD_NUMBER: builtins.int
+    STORE_FAILURE_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm."""
     queued_jobs: builtins.int
@@ -132,6 +133,8 @@ class StatusResponse(google.protobuf.message.Message):
     """What the farm is ready for."""
     quarantined_keys: builtins.int
     """Number of keys that are not compiled for a while, because compiles of them ended their processes."""
+    store_failure: builtins.str
+    """Why the store could not be listed, and quarantined_keys is not known. Empty: it could."""
     @property
     def started(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the service started."""
@@ -185,9 +188,10 @@ class StatusResponse(google.protobuf.message.Message):
         trust: global___Trust | None = ...,
         caches: global___CacheUsage | None = ...,
         device_seconds: collections.abc.Iterable[global___DeviceSeconds] | None = ...,
+        store_failure: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "now", b"now", "reports", b"reports", "started", b"started", "store", b"store", "trust", b"trust"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "device_seconds", b"device_seconds", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "trust", b"trust", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "device_seconds", b"device_seconds", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "store_failure", b"store_failure", "trust", b"trust", "workers", b"workers"]) -> None: ...
 
 global___StatusResponse = StatusResponse
 
@@ -619,6 +623,9 @@ class ListJobsResponse(google.protobuf.message.Message):
     JOBS_FIELD_NUMBER: builtins.int
     QUARANTINED_FIELD_NUMBER: builtins.int
     CHECKS_FIELD_NUMBER: builtins.int
+    STORE_FAILURE_FIELD_NUMBER: builtins.int
+    store_failure: builtins.str
+    """Why the store could not be listed, and quarantined keys are not known. Empty: it could."""
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JobStatus]:
         """Jobs that wait or are being compiled, those that came first first."""
@@ -639,8 +646,9 @@ class ListJobsResponse(google.protobuf.message.Message):
         jobs: collections.abc.Iterable[global___JobStatus] | None = ...,
         quarantined: collections.abc.Iterable[global___QuarantinedKey] | None = ...,
         checks: collections.abc.Iterable[global___JobStatus] | None = ...,
+        store_failure: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["checks", b"checks", "jobs", b"jobs", "quarantined", b"quarantined"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checks", b"checks", "jobs", b"jobs", "quarantined", b"quarantined", "store_failure", b"store_failure"]) -> None: ...
 
 global___ListJobsResponse = ListJobsResponse
 

@@ -10,6 +10,7 @@ from compilefarm.core.pool import WorkerView
 from compilefarm.core.starts import to_wire
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.active_jobs import ActiveJobs
+from compilefarm.service.best_known import best_known
 from compilefarm.service.cache_report import describe_caches
 from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
@@ -61,7 +62,7 @@ class AdminService(AdminServiceServicer):
         self._inspections = FairSemaphore("inspecting keys", places=8, account_places=2)
 
     async def Status(self, _request: wire.StatusRequest, _context: Context) -> wire.StatusResponse:
-        sources = self._sources
+        sources, quarantined = self._sources, await best_known(self._control.count_quarantined())
         response = wire.StatusResponse(
             farm_version=sources.farm_version,
             workers=self._workers(),
@@ -70,7 +71,8 @@ class AdminService(AdminServiceServicer):
             counters=wire.Counters(**asdict(sources.counters)),
             store=await sources.store.usage(),
             state=sources.readiness.state(),
-            quarantined_keys=await self._control.count_quarantined(),
+            quarantined_keys=quarantined.value or 0,
+            store_failure=quarantined.failure,
             reports=_reports(sources.reports),
             trust=self._trust.for_caller(current_caller()),
             caches=describe_caches(sources.caches, counts=sources.cache_counts),
@@ -87,10 +89,11 @@ class AdminService(AdminServiceServicer):
         return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
-        quarantined = await self._control.quarantined()
+        quarantined = await best_known(self._control.quarantined())
         return wire.ListJobsResponse(
             jobs=self._statuses(self._control.compiles()),
-            quarantined=map(_quarantined, quarantined[-_MOST_LISTED:]),
+            quarantined=map(_quarantined, (quarantined.value or [])[-_MOST_LISTED:]),
+            store_failure=quarantined.failure,
             checks=self._statuses(self._control.verifications()[:_MOST_LISTED]),
         )
 

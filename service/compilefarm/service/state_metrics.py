@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from compilefarm.core.pool import WorkerView
 from compilefarm.core.starts import PHASES
+from compilefarm.service.best_known import best_known
 from compilefarm.service.cache_service import CacheCounts
 from compilefarm.service.counters import Counters
 from compilefarm.service.device_seconds import DeviceSeconds
@@ -74,7 +75,7 @@ class StateCollector(Collector):
     async def _read(self) -> list[Metric]:
         usage = await self._sources.store.usage()
         return [
-            *_of_service(self._sources, quarantined=await self._sources.quarantine.count()),
+            *_of_service(self._sources, quarantined=(await best_known(self._sources.quarantine.count())).value),
             *_of_store(usage),
             *_of_caches(self._sources),
             *_of_clients(self._sources.reports),
@@ -82,7 +83,7 @@ class StateCollector(Collector):
         ]
 
 
-def _of_service(sources: Sources, *, quarantined: int) -> Iterator[Metric]:
+def _of_service(sources: Sources, *, quarantined: int | None) -> Iterator[Metric]:
     counts = asdict(sources.counters)
     for name, text in _COUNTERS.items():
         yield CounterMetricFamily(f"compilefarm_{name}", text, value=counts[name])
@@ -98,7 +99,9 @@ def _of_service(sources: Sources, *, quarantined: int) -> Iterator[Metric]:
         jobs.add_metric([name, "queued"], by_environment.waiting[name])
         jobs.add_metric([name, "running"], by_environment.running[name])
     yield jobs
-    yield GaugeMetricFamily("compilefarm_quarantined_keys", "Keys that are not compiled for a while", value=quarantined)
+    if quarantined is not None:
+        text = "Keys that are not compiled for a while; missing where the store cannot be listed"
+        yield GaugeMetricFamily("compilefarm_quarantined_keys", text, value=quarantined)
     workers = GaugeMetricFamily("compilefarm_workers", "Workers by state", labels=["state"])
     states: Counter[int] = Counter(worker.state for worker in sources.queue.workers())
     for name, number in _named(WorkerState.items(), prefix="WORKER_STATE_"):

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.contents import Content
-from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.errors import InvalidRequest, StoreUnavailable
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import BlobStore, few_at_a_time
@@ -102,7 +102,12 @@ class ContentAddressedStore(ArtifactStore):
                 f"{ARTIFACT_FORMAT}: run the same release of Compilefarm on the service and its workers"
             )
         await self._put_blobs(blobs)
-        if not await self.blobs.secure(blobs_of(manifest)):
+        if not await self.blobs.secure(wanted := list(blobs_of(manifest))):
+            if all(blob.digest in blobs and len(blobs[blob.digest]) == blob.size_bytes for blob in wanted):
+                raise StoreUnavailable(
+                    f"the store at {self._backend.location} does not have what was written to it just now, or says so: "
+                    "look for who else writes or removes objects there, and whether the service is sound"
+                )
             raise InvalidRequest(
                 f"the manifest of {manifest.key} names blobs that did not come with it, or in other sizes: "
                 "the worker has to hand over everything that its manifest names"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Each batch is a turn of the event loop, which is 0.6 ms for so many.
 _LISTED_AT_ONCE = 100
+# Services say what they like.
+_LONGEST_CAUSE = 500
 _PIECE_BYTES = 4 * 1024 * 1024
 
 
@@ -93,24 +95,31 @@ class ObjectBackend(Backend):
             return True
 
     async def open(self, path: str) -> IO[bytes] | None:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
+        try:
+            if await self.copy_to(path, file=file):
+                file.seek(0)
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        return None
+
+    async def copy_to(self, path: str, *, file: IO[bytes]) -> bool:
+        """Writes an object to a file, a little more than LARGEST_OBJECT_BYTES of it at most. False if there is none."""
         with self.reporting(f"read {path}"):
             try:
                 result = await self._store.get_async(path)
             except FileNotFoundError:
-                return None
-            file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
-            try:
-                size_bytes = 0
-                async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
-                    await asyncio.to_thread(file.write, piece)
-                    size_bytes += len(piece)
-                    if size_bytes > LARGEST_OBJECT_BYTES:
-                        break
-                file.seek(0)
-            except BaseException:
-                file.close()
-                raise
-            return file
+                return False
+            size_bytes = 0
+            async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
+                await asyncio.to_thread(file.write, piece)
+                size_bytes += len(piece)
+                if size_bytes > LARGEST_OBJECT_BYTES:
+                    break
+            return True
 
     async def create_from(self, path: str, *, file: Path) -> bool:
         with self.reporting(f"write {path}"):
@@ -185,7 +194,7 @@ class ObjectBackend(Backend):
         # A time that Python has no form for is a ValueError.
         except (BaseError, OSError, ValueError) as error:
             # obstore adds a dump of its own error objects, which tells a reader nothing new.
-            cause = str(error).partition("\n")[0]
+            cause = str(error).partition("\n")[0][:_LONGEST_CAUSE]
             raise StoreUnavailable(
                 f"the store at {self._location} could not {action}: {cause}; "
                 "check that it exists, can be written and has free space"

@@ -15,6 +15,7 @@ from obstore.store import S3Store
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend
+from compilefarm.store.bucket import BucketBackend
 from compilefarm.store.object_backend import ObjectBackend
 
 if TYPE_CHECKING:
@@ -39,6 +40,20 @@ def open_bucket(location: str) -> Backend:
     Raises:
         StoreUnavailable: it is written otherwise, or the environment configures S3 wrongly.
     """
+    shown = open_service(location, retry_seconds=RETRY_SECONDS).location
+    return BucketBackend(location, shown=shown, retry_seconds=RETRY_SECONDS)
+
+
+def open_service(location: str, *, retry_seconds: float) -> ObjectBackend:
+    """Opens a bucket for a process that its service may end; see `open_bucket`.
+
+    Args:
+        location: see there.
+        retry_seconds: for how long a request is tried again.
+
+    Raises:
+        StoreUnavailable: see there.
+    """
     bucket, prefix, options = _parse(location)
     endpoint = options.get("endpoint", "")
     shown = f"{SCHEME}://{bucket}" + (f"/{prefix}" if prefix else "") + (f" at {endpoint}" if endpoint else "")
@@ -49,7 +64,7 @@ def open_bucket(location: str) -> Backend:
         client_options["allow_http"] = endpoint.startswith("http://")
     if "region" in options:
         config["region"] = options["region"]
-    retries: RetryConfig = {"retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    retries: RetryConfig = {"retry_timeout": timedelta(seconds=retry_seconds)}
     try:
         store = S3Store(
             bucket, prefix=prefix or None, config=config, client_options=client_options, retry_config=retries

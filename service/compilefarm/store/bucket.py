@@ -1,0 +1,232 @@
+"""A bucket, as a process of its own reads and writes it (`bucket_process`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.backend import Backend, StoredObject
+from compilefarm.store.bucket_frames import Frame, Value, read_frame, stored_object, write_frame
+
+# Longer than a request is tried again.
+ANSWER_SECONDS = 60.0
+# A million names of a kilobyte, or 1.7 million of a hundred characters. Who lists holds as much.
+_MOST_LISTED_BYTES = 1024 * 1024 * 1024
+# What is kept of an object beside its name.
+_OBJECT_BYTES = 500
+_READ_AT_ONCE = 1024 * 1024
+_PROGRAM = "compilefarm.store.bucket_process"
+# Address space is what is bounded there, and threads and arenas take much of it. What it ends with is one line.
+_ENVIRONMENT = {"TOKIO_WORKER_THREADS": "2", "MALLOC_ARENA_MAX": "2", "RUST_BACKTRACE": "0"}
+_ENDED = "the process that asks the service has ended; it says why, which is too large an answer if it is of memory"
+
+
+class BucketBackend(Backend):
+    """Has a process of its own ask the service. It starts with what is asked first, and anew when it has ended.
+
+    Args:
+        location: of the bucket, as `open_bucket` takes it.
+        shown: the same for people.
+        retry_seconds: for how long a request is tried again.
+        answer_seconds: how long an answer may take, but that for a large object, and a part of a listing.
+    """
+
+    def __init__(
+        self, location: str, *, shown: str, retry_seconds: float, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._answer_seconds = answer_seconds
+        self._arguments = (location, str(retry_seconds))
+        self._shown = shown
+        self._process: _Process | None = None
+
+    @property
+    def location(self) -> str:
+        return self._shown
+
+    async def find(self, path: str) -> bytes | None:
+        answer = await self._ask("find", path)
+        return answer.content if answer.values["answer"] else None
+
+    async def find_end(self, path: str, *, size_bytes: int) -> bytes | None:
+        answer = await self._ask("find_end", path, values={"size_bytes": size_bytes})
+        return answer.content if answer.values["answer"] else None
+
+    async def find_object(self, path: str) -> StoredObject | None:
+        answer = await self._ask("find_object", path)
+        return stored_object(answer.values["row"]) if answer.values["answer"] else None
+
+    async def create(self, path: str, *, content: bytes) -> bool:
+        return bool((await self._ask("create", path, content=content)).values["answer"])
+
+    async def open(self, path: str) -> IO[bytes] | None:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
+        try:
+            if (await self._ask("open", path, file=file, is_large=True)).values["answer"]:
+                file.seek(0)
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        return None
+
+    async def create_from(self, path: str, *, file: Path) -> bool:
+        return bool((await self._ask("create_from", path, values={"file": str(file)}, is_large=True)).values["answer"])
+
+    @property
+    def staging(self) -> Path:
+        return Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
+
+    async def settle(self, path: str) -> None:
+        """Does nothing: a service acknowledges what it has."""
+
+    async def touch(self, path: str) -> None:
+        await self._ask("touch", path)
+
+    async def move(self, path: str, *, target: str) -> bool:
+        return bool((await self._ask("move", path, values={"target": target})).values["answer"])
+
+    async def delete(self, path: str) -> None:
+        await self._ask("delete", path)
+
+    async def objects(self, folder: str) -> AsyncIterator[StoredObject]:
+        async for row in self._list("objects", folder):
+            yield stored_object(row)
+
+    async def folders(self, folder: str, *, beginning: str = "") -> list[str]:
+        return [str(row) async for row in self._list("folders", folder, beginning=beginning)]
+
+    async def _ask(
+        self,
+        operation: str,
+        path: str,
+        *,
+        values: dict[str, Value] | None = None,
+        content: bytes = b"",
+        file: IO[bytes] | None = None,
+        is_large: bool = False,
+    ) -> Frame:
+        """Has one thing done that has one answer.
+
+        Args:
+            operation: what.
+            path: of which object.
+            values: what else it needs.
+            content: what is written.
+            file: what is written to.
+            is_large: whether it may take as long as the process says.
+        """
+        asked = Frame(values={"operation": operation, "path": path, **(values or {})}, content=content)
+        async with self._asking(asked, file=file) as reader:
+            return await self._read(reader, asked, seconds=None if is_large else self._answer_seconds)
+
+    async def _list(self, operation: str, folder: str, *, beginning: str = "") -> AsyncIterator[Value]:
+        asked = Frame(values={"operation": operation, "path": folder, "beginning": beginning})
+        listed_bytes = 0
+        async with self._asking(asked) as reader:
+            while not (frame := await self._read(reader, asked, seconds=self._answer_seconds)).values.get("done"):
+                rows = frame.rows()
+                # All that a row says is in the message, whose size is bounded.
+                listed_bytes += len(json.dumps(rows)) + _OBJECT_BYTES * len(rows)
+                if listed_bytes > _MOST_LISTED_BYTES:
+                    raise self._failure(asked, "there is more than a store can have")
+                for row in rows:
+                    yield row
+
+    @asynccontextmanager
+    async def _asking(self, asked: Frame, *, file: IO[bytes] | None = None) -> AsyncIterator[asyncio.StreamReader]:
+        """Inside, a message was sent, and its answers can be read. What goes on is given up at the end."""
+        try:
+            end = self._connect(file)
+        except OSError as error:
+            raise self._failure(asked, f"no process can ask the service: {error.strerror}") from error
+        reader, writer = await asyncio.open_unix_connection(sock=end, limit=_READ_AT_ONCE)
+        try:
+            await write_frame(writer, asked)
+            yield reader
+        except (EOFError, ConnectionError) as error:
+            raise self._failure(asked, _ENDED) from error
+        finally:
+            writer.close()
+
+    def _connect(self, file: IO[bytes] | None) -> socket.socket:
+        if self._process is not None:
+            # It may have ended.
+            with suppress(BrokenPipeError):
+                return self._process.connect(file)
+        self._process = _Process(self._arguments)
+        return self._process.connect(file)
+
+    async def _read(self, reader: asyncio.StreamReader, asked: Frame, *, seconds: float | None) -> Frame:
+        try:
+            async with asyncio.timeout(seconds):
+                frame = await read_frame(reader)
+        except TimeoutError as error:
+            raise self._failure(asked, f"nothing comes for {seconds:g} s") from error
+        except ValueError as error:
+            raise self._failure(asked, str(error)) from error
+        if "error" in frame.values:
+            raise StoreUnavailable(frame.text("error"))
+        return frame
+
+    def _failure(self, asked: Frame, cause: str) -> StoreUnavailable:
+        operation, path = asked.text("operation"), asked.text("path")
+        return StoreUnavailable(f"the store at {self._shown} could not do {operation} of {path}: {cause}")
+
+
+class _Process:
+    """A process that asks the service, until nobody has this object any more.
+
+    Args:
+        arguments: of its program.
+    """
+
+    def __init__(self, arguments: Iterable[str]) -> None:
+        # Messages, since descriptors go with one.
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", _PROGRAM, *arguments, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **_ENVIRONMENT},
+            )
+        weakref.finalize(self, _end, process, self._control)
+
+    def connect(self, file: IO[bytes] | None) -> socket.socket:
+        """Returns a socket at whose other end that process reads one message, and answers it.
+
+        Args:
+            file: what it may write to.
+
+        Raises:
+            BrokenPipeError: the process has ended.
+            OSError: it takes no more.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                files = [] if file is None else [file.fileno()]
+                socket.send_fds(self._control, [b"."], [theirs.fileno(), *files])
+            except OSError:
+                ours.close()
+                raise
+        return ours
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    process.kill()
+    process.wait()
