@@ -32,6 +32,13 @@ class Allowance:
         """On their way at this moment."""
         return self._used.total()
 
+    def leaves_half(self, account: str, size_bytes: int) -> bool:
+        """Returns whether half of what the account may have, and of what all may have, is free with so many further
+        bytes. They are not counted.
+        """
+        used_bytes = self._used[account] + size_bytes, self.used_bytes + size_bytes
+        return 2 * used_bytes[0] <= self._account_bytes and 2 * used_bytes[1] <= self._all_bytes
+
     @contextmanager
     def using(self, account: str) -> Iterator[Add]:
         """Yields what counts further bytes of a call, and raises Busy if they are too many. They count for as long as

@@ -249,6 +249,7 @@ class Gateway:
             self._caches,
             uploads=self._uploads(self._caches, what="sending cache entries", max_bytes=max_bytes),
             reads=_transfers(self._config, what="reading cache entries"),
+            answers=self._call_limits.answers,
             counters=self._parts.counters,
             counts=self._cache_counts,
             max_entry_bytes=max_bytes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from compilefarm.core.cache_entries import (
@@ -15,7 +14,7 @@ from compilefarm.core.cache_entries import (
     check_key,
     word_of_cache,
 )
-from compilefarm.core.errors import Busy, InvalidRequest, NoCaches, NotStored, ReadOnlyFarm
+from compilefarm.core.errors import InvalidRequest, NoCaches, NotStored, ReadOnlyFarm
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.callers import Caller, current_caller
 from compilefarm.service.counters import Counters
@@ -30,9 +29,6 @@ from compilefarm.store.files import pieces_of
 from compilefarm.v1 import cache_service_pb2 as wire
 from compilefarm.v1.cache_service_pb2_grpc import CacheServiceServicer
 
-# On their way in answers that hold entries whole: who takes none would have them kept in memory.
-ANSWERED_BYTES_OF_ACCOUNT = 256 * 1024 * 1024
-ANSWERED_BYTES = 1024 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
@@ -86,6 +82,7 @@ class CacheService(CacheServiceServicer):
         store: where entries lie.
         uploads: takes those that are sent.
         reads: places for those that read.
+        answers: bytes of answers on their way.
         counters: counts bytes.
         counts: counts requests.
         max_entry_bytes: size of one entry.
@@ -98,6 +95,7 @@ class CacheService(CacheServiceServicer):
         *,
         uploads: Uploads,
         reads: FairSemaphore,
+        answers: Allowance,
         counters: Counters,
         counts: CacheCounts,
         max_entry_bytes: int,
@@ -111,7 +109,7 @@ class CacheService(CacheServiceServicer):
         self._max_entry_bytes = max_entry_bytes
         self._read_only = read_only
         self._batches = EntryBatches(store)
-        self._answers = Allowance(account_bytes=ANSWERED_BYTES_OF_ACCOUNT, all_bytes=ANSWERED_BYTES)
+        self._answers = answers
 
     async def FindEntry(self, request: wire.FindEntryRequest, context: Context) -> Any:
         # Serialized: protobuf takes a millisecond for a megabyte.
@@ -121,7 +119,7 @@ class CacheService(CacheServiceServicer):
         async with self._reads.acquired(caller.account):
             batch = await self._batches.find(name, ahead_bytes=request.ahead_bytes, reader=context.peer())
         self._counts.note(request.cache, "miss" if batch is None else "hit")
-        return b"" if batch is None else self._answer_of(batch, account=caller.account, context=context)
+        return b"" if batch is None else self._answer_of(batch, account=caller.account)
 
     async def Get(self, request: wire.GetRequest, _context: Context) -> AsyncIterator[wire.GetResponse]:
         word_of_cache(request.cache)
@@ -184,22 +182,12 @@ class CacheService(CacheServiceServicer):
         self._batches.note_removal()
         return wire.RemoveEntriesResponse()
 
-    def _answer_of(self, batch: EntryBatch, *, account: str, context: Context) -> bytes:
-        """A message with the bytes of entries, serialized. Where too many are on their way to the caller, it has to
-        read them with Get, which waits until they are taken.
+    def _answer_of(self, batch: EntryBatch, *, account: str) -> bytes:
+        """A message with the bytes of entries, serialized. Where much is on its way to the caller, who may take nothing
+        of it, it has to read them with Get, which waits until they are taken.
         """
-        held = ExitStack()
-
-        def release(_context: object) -> None:
-            held.close()
-
-        try:
-            held.enter_context(self._answers.using(account))(batch.size_bytes)
-        except Busy:
-            held.close()
+        if not self._answers.leaves_half(account, batch.size_bytes):
             return answer_of(batch.first.entry, None)
-        # gRPC holds what a caller does not take until the call ends.
-        context.add_done_callback(release)  # type: ignore[arg-type]  # the stubs ask for a class of their own
         self._counters.bytes_sent += batch.size_bytes
         return batch.answer
 

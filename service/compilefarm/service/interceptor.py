@@ -40,7 +40,9 @@ from compilefarm.service.parsing import PIECE_BYTES, merge_in_pieces
 from compilefarm.service.refusals import is_excessive, refuse_metadata, refuse_unknown_method
 from compilefarm.service.request_sizes import check_request_size
 
-# Receives what a call is about: a request, or a stream of them.
+# Receives what a call is about: a request, or a stream of them. By `context.read`: the iterator that gRPC offers as
+# well is in a circle with the call once it is used, so that calls would stay until Python looks for circles, which it
+# does seldom.
 Receive = Callable[..., AbstractAsyncContextManager[Any]]
 # Sends a message to the other end.
 Send = Callable[..., Awaitable[None]]
@@ -220,12 +222,12 @@ def _answer(
     send: Send,
     method: _GuardedMethod,
     clock: Clock,
-) -> Callable[[Any, Context], Awaitable[None]]:
-    async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
+) -> Callable[[Context], Awaitable[None]]:
+    async def answer(context: Context) -> None:
         pace = Pace(clock=clock)
         async with (
             method.serving(context) as add,
-            receive(contents, add=add) as request,
+            receive(context, add=add) as request,
             aclosing(behaviour(request, context)) as responses,
         ):
             async for response in responses:
@@ -254,16 +256,16 @@ async def _send(content: bytes, *, context: Context, pace: Pace, call_limits: Ca
     pace.note(len(content))
 
 
-def _refusing(serve: Callable[[Any, Context], Awaitable[Any]], *, method: str) -> Callable[[Any, Context], Any]:
+def _refusing(serve: Callable[[Context], Awaitable[None]], *, method: str) -> Callable[[Any, Context], Any]:
     """Translates exceptions into statuses that show strangers nothing.
 
     gRPC keeps what it raises then in a circle with the call. So it is raised where no frame knows the request or the
     error: they would stay in memory until Python looks for circles, which it does seldom.
     """
 
-    async def answer(contents: Any, context: Context) -> Any:
+    async def answer(_contents: Any, context: Context) -> Any:
         try:
-            return await serve(contents, context)
+            return await serve(context)
         except FarmError as error:
             refusal = _refusal_of(error)
         except grpc.aio.AbortError:
@@ -309,7 +311,7 @@ def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
 
 @asynccontextmanager
 async def _receive_one(
-    contents: AsyncIterator[bytes],
+    context: Context,
     *,
     add: Add,
     check: Callable[[int], None],
@@ -320,7 +322,7 @@ async def _receive_one(
 ) -> AsyncIterator[Any]:
     account = current_caller().account
     async with semaphore.acquired(account):
-        content = await Pace(clock=clock).wait(anext(contents, None))
+        content = await _read(context, pace=Pace(clock=clock))
     if content is None:
         raise InvalidRequest("nothing was sent: the call has one request")
     add(len(content))
@@ -334,7 +336,7 @@ async def _receive_one(
 
 @asynccontextmanager
 async def _receive_stream(
-    contents: AsyncIterator[bytes],
+    context: Context,
     *,
     add: Add,
     check: Callable[[int], None],
@@ -345,14 +347,20 @@ async def _receive_stream(
     # Its messages are counted by whoever keeps them.
     del add
     async with semaphore.acquired(current_caller().account):
-        yield _read_stream(contents, check=check, parse=parse, clock=clock)
+        yield _read_stream(context, check=check, parse=parse, clock=clock)
 
 
 async def _read_stream(
-    contents: AsyncIterator[bytes], *, check: Callable[[int], None], parse: Callable[[bytes], Any], clock: Clock
+    context: Context, *, check: Callable[[int], None], parse: Callable[[bytes], Any], clock: Clock
 ) -> AsyncIterator[Any]:
     pace = Pace(clock=clock)
-    while (content := await pace.wait(anext(contents, None))) is not None:
+    while (content := await _read(context, pace=pace)) is not None:
         pace.note(len(content))
         check(len(content))
         yield _read_one(content, parse=parse)
+
+
+async def _read(context: Context, *, pace: Pace) -> bytes | None:
+    """The next message; None at the end."""
+    content = await pace.wait(context.read())
+    return None if content is grpc.aio.EOF else content
