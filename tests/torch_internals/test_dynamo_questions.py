@@ -19,6 +19,7 @@ from compilefarm.torch_internals.dynamo_questions import (
     watching_addresses,
     watching_builtins,
     watching_constant_results,
+    watching_lines,
     watching_modules,
     watching_orders,
     watching_packages,
@@ -71,6 +72,22 @@ def test_what_objects_say_of_themselves_is_heard() -> None:
     with watching_texts(heard.append):
         torch.compile(lambda x: x * len(repr(_asks)), backend="eager")(torch.ones(2))
     assert repr(_asks) in heard
+
+
+def _catches(x: torch.Tensor) -> torch.Tensor:
+    try:
+        raise ValueError
+    except ValueError as error:
+        return x + (error.__traceback__.tb_lineno if error.__traceback__ is not None else 0)
+
+
+def test_a_trace_is_heard_ask_where_an_exception_was_raised() -> None:
+    heard: list[bool] = []
+    torch.compiler.reset()
+    with watching_lines(lambda: heard.append(True)):
+        found = torch.compile(_catches, backend="eager", fullgraph=True)(torch.ones(2))
+    assert heard
+    assert torch.equal(found, _catches(torch.ones(2)))
 
 
 class _Held:

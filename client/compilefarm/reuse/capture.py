@@ -21,7 +21,7 @@ from compilefarm.core.dynamo_packages import (
     Variant,
 )
 from compilefarm.core.interruptions import raise_interruption
-from compilefarm.reuse.code_objects import codes_within, record_of, renamed
+from compilefarm.reuse.code_objects import codes_within, lines_of, record_of, renamed
 from compilefarm.reuse.description_texts import shortened
 from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
@@ -31,7 +31,7 @@ from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import KEY, SourceTable
-from compilefarm.reuse.states import ORDER_OF_SETS, answers, require_plain, states, variables
+from compilefarm.reuse.states import LINES, ORDER_OF_SETS, answers, require_plain, states, variables
 from compilefarm.reuse.trace_questions import Questions
 from compilefarm.torch_internals.checkpoint_contexts import CONTEXT_FN
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
@@ -185,6 +185,7 @@ class _Capture:
             yield _process(DependencyKind.STATE, name, expected)
         for name, expected in sorted(answers(self._graphs).items()):
             yield _process(DependencyKind.STATE, name, expected)
+        yield _process(DependencyKind.STATE, LINES, lines_of(self._frame.code))
         if asked.orders:
             yield _process(DependencyKind.STATE, ORDER_OF_SETS, "")
         if self._describer.memory.beginnings:

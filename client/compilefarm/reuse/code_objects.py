@@ -76,18 +76,34 @@ def renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
     return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names))
 
 
-def moved(code: CodeType, *, source: str, to: str) -> CodeType:
-    """Returns a code object, and those within it, of another file where they were of one.
+def lines_of(code: CodeType) -> str:
+    """Says which lines a code object and those within it have, counted from its first one."""
+    lines = [
+        (begin, None if line is None else line - code.co_firstlineno)
+        for each in codes_within(code)
+        for begin, _, line in each.co_lines()
+    ]
+    return str(lines)
+
+
+def moved(code: CodeType, *, source: str, to: str, by: int) -> CodeType:
+    """Returns a code object, and those within it, of another file and other lines where they were of one file.
 
     Args:
         code: of a process in which the file has another place.
         source: that file.
         to: its place in this process.
+        by: how many lines further down the code stands there.
     """
-    if source == to:
+    if source == to and by == 0:
         return code
-    inner = (moved(each, source=source, to=to) if isinstance(each, CodeType) else each for each in code.co_consts)
-    return code.replace(co_consts=tuple(inner), co_filename=to if code.co_filename == source else code.co_filename)
+    inner = (
+        moved(each, source=source, to=to, by=by) if isinstance(each, CodeType) else each for each in code.co_consts
+    )
+    placed = code.replace(co_consts=tuple(inner))
+    if code.co_filename != source:
+        return placed
+    return placed.replace(co_filename=to, co_firstlineno=max(code.co_firstlineno + by, 0))
 
 
 def constant_of(value: Any) -> Constant:

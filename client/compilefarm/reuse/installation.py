@@ -64,12 +64,16 @@ def _prepared(
     describer = verify_process(variant, frame)
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
     # By its file it is found whose globals are those of the rest of a function.
-    files = {"source": variant.code.filename, "to": frame.code.co_filename}
-    code = moved(renamed(code_of(variant.code), names), **files)
+    place = _Place(
+        source=variant.code.filename,
+        to=frame.code.co_filename,
+        by=frame.code.co_firstlineno - variant.code.firstlineno,
+    )
+    code = place.moved(renamed(code_of(variant.code), names))
     generated.update(rests_within(code))
     _require_same_signature(code, frame.code)
     _require_names(code, {*frame.global_variables, *frame.builtins, *names.values()})
-    values = {each.name: _value_of(each, frame, generated, files) for each in variant.globals if not _is_program(each)}
+    values = {each.name: _value_of(each, frame, generated, place) for each in variant.globals if not _is_program(each)}
     scope = {**frame.global_variables, **{names[name]: value for name, value in values.items()}}
     traced = verify_guards(variant, frame, names=names, scope=scope, describer=describer)
     installed = _Installed(frame.global_variables)
@@ -87,6 +91,19 @@ def _prepared(
         installed.take_back()
         raise
     return code, manager, installed
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where code of another process lies in this one (code_objects.py: moved)."""
+
+    source: str
+    to: str
+    by: int
+
+    def moved(self, code: CodeType) -> CodeType:
+        """Returns code that says it is of that place."""
+        return moved(code, source=self.source, to=self.to, by=self.by)
 
 
 class _Installed:
@@ -129,13 +146,13 @@ def _free_name(record: GlobalRecord, scope: Mapping[str, Any]) -> str:
     return next(name for number in itertools.count(1) if (name := f"{record.name}_again{number}") not in scope)
 
 
-def _value_of(record: GlobalRecord, frame: Frame, generated: set[CodeType], files: Mapping[str, str]) -> Any:
+def _value_of(record: GlobalRecord, frame: Frame, generated: set[CodeType], place: _Place) -> Any:
     if record.kind is GlobalKind.BUILTINS:
         return frame.builtins
     if record.kind is GlobalKind.MODULE:
         return _module_of(record, frame.global_variables)
     assert record.code is not None
-    code = moved(code_of(record.code), **files)
+    code = place.moved(code_of(record.code))
     generated.add(code)
     return installed_rest(record.name, code, frame.global_variables)
 

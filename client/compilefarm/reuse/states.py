@@ -28,6 +28,8 @@ from compilefarm.torch_internals.traced_functions import question_named
 
 # What a variant is said to rest on beside the state, if the trace went through a set.
 ORDER_OF_SETS = "order of sets"
+# Which lines a function has, from its first one on: what it calls and is not traced may ask where it was called.
+LINES = "lines of the function"
 # How the name of a state begins that a graph asks for.
 _ANSWER = "answer of torch._C."
 

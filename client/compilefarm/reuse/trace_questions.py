@@ -23,6 +23,7 @@ from compilefarm.torch_internals.dynamo_questions import (
     watching_addresses,
     watching_builtins,
     watching_constant_results,
+    watching_lines,
     watching_modules,
     watching_orders,
     watching_packages,
@@ -142,6 +143,11 @@ class Questions:
         if _ADDRESS in text and _SAYS_ADDRESS.search(text):
             self._refusals.append("what an object says of itself, which is its address")
 
+    def note_line(self) -> None:
+        """Takes note of an exception that was asked where in a source it was raised. Code is compared without its
+        lines."""
+        self._refusals.append("the line of a source in which an exception was raised")
+
     def note_twice_reached(self, source: Source, known: Source) -> None:
         """Takes note of an object that was taken for the one at another place, which no guard tells."""
         self.twice_reached |= {source, known}
@@ -161,6 +167,7 @@ def noting_questions() -> Iterator[Questions]:
         watching_reads(questions.note_read),
         watching_storages(questions.note_storage),
         watching_texts(questions.note_text),
+        watching_lines(questions.note_line),
         watching_twice_reached(questions.note_twice_reached),
     )
     with contextlib.ExitStack() as stack:

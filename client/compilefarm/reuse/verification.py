@@ -9,6 +9,7 @@ from typing import Any
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, SizeRecord, Variant
 from compilefarm.core.interruptions import raise_interruption
+from compilefarm.reuse.code_objects import lines_of
 from compilefarm.reuse.constant_results import describe_result
 from compilefarm.reuse.description_texts import shortened
 from compilefarm.reuse.descriptions import Describer
@@ -19,7 +20,7 @@ from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.reuse.source_table import KEY, sources_of, values_of
-from compilefarm.reuse.states import ORDER_OF_SETS, answer_of, require_plain, states, variables
+from compilefarm.reuse.states import LINES, ORDER_OF_SETS, answer_of, require_plain, states, variables
 from compilefarm.torch_internals.dynamo_frames import Frame
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, TracedGuards
 from compilefarm.torch_internals.dynamo_sources import Scope, Source
@@ -135,7 +136,8 @@ class _Process:
     def __init__(self, frame: Frame, describer: Describer) -> None:
         self._frame = frame
         self._describer = describer
-        self._states: Mapping[str, str] = states(describer) | {ORDER_OF_SETS: "", BEGINNINGS: ""}
+        own = {ORDER_OF_SETS: "", BEGINNINGS: "", LINES: lines_of(frame.code)}
+        self._states: Mapping[str, str] = states(describer) | own
         self._models: Mapping[str, str] = describe_models(frame.local_variables, describer)
 
     def describe(self, dependency: DependencyRecord) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch._dynamo.source import ConstantSource as _Constants  # torch/_dynamo/source.py
 from torch._dynamo.variables import FrozensetVariable as _Frozenset  # torch/_dynamo/variables/__init__.py
+from torch._dynamo.variables import TracebackVariable as _Traceback  # torch/_dynamo/variables/__init__.py
 from torch._dynamo.variables import builder as _builder
 from torch._dynamo.variables import functions as _functions  # torch/_dynamo/variables/functions.py
 from torch._dynamo.variables import nn_module as _nn_module  # torch/_dynamo/variables/nn_module.py
@@ -35,6 +36,7 @@ __all__ = [
     "watching_addresses",
     "watching_builtins",
     "watching_constant_results",
+    "watching_lines",
     "watching_modules",
     "watching_orders",
     "watching_packages",
@@ -271,6 +273,33 @@ def watching_texts(on_text: Callable[[str], None]) -> Iterator[None]:
         original(variable, value, **others)
 
     with _replaced(_Constant, "__init__", init):
+        yield
+
+
+class _ReadSummary:
+    """Where an exception was raised, which says so when it is asked for more than the name of the function."""
+
+    def __init__(self, summary: Any, on_line: Callable[[], None]) -> None:
+        self._summary = summary
+        self._on_line = on_line
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "name":
+            self._on_line()
+        return getattr(self._summary, name)
+
+
+@contextlib.contextmanager
+def watching_lines(on_line: Callable[[], None]) -> Iterator[None]:
+    """Has `on_line` called whenever a trace reads the line or the file in which an exception was raised. For one thread
+    at a time."""
+    original = _Traceback.__init__
+
+    def init(variable: Any, frame_summary: Any, *others: Any, **named: Any) -> None:
+        frame_summary.frame_summary = _ReadSummary(frame_summary.frame_summary, on_line)
+        original(variable, frame_summary, *others, **named)
+
+    with _replaced(_Traceback, "__init__", init):
         yield
 
 
