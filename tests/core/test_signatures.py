@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import UntrustedArtifact
 from compilefarm.core.public_keys import read_public_key
-from compilefarm.core.signatures import check_signature, new_signing_key, read_signing_key, signed_content
+from compilefarm.core.signatures import (
+    check_signature,
+    check_signature_of_entry,
+    check_signature_of_package,
+    check_signature_of_toolchain,
+    new_signing_key,
+    read_signing_key,
+    signed_content,
+)
+from compilefarm.v1.cache_service_pb2 import CacheEntry
 from compilefarm.v1.environment_pb2 import Cpu, Environment
+from compilefarm.v1.gateways_pb2 import ToolchainRecord
 from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.job_pb2 import PHASE_COMPILING
 from compilefarm.v1.manifest_pb2 import (
@@ -19,9 +31,11 @@ from compilefarm.v1.manifest_pb2 import (
     KeyPart,
     Library,
     Manifest,
+    Signature,
     Timing,
     Verification,
 )
+from compilefarm.v1.package_pb2 import SignedPackage
 
 BLOB = Blob(digest="ab" * 32, size_bytes=7, encoding=ENCODING_ZLIB, content_size_bytes=9)
 MANIFEST = Manifest(
@@ -50,6 +64,27 @@ def test_what_is_signed_is_the_same_everywhere() -> None:
     older.ClearField("key_format")
     assert digest_of(signed_content(older)) == "5c46eff3ad7fb3b8c15995f7681db77e08825d628d80180dd13338557486e1d5"
     assert signed_content(MANIFEST) == signed_content(older) + b"\x88\x01\x03"
+
+
+def test_a_signature_of_one_thing_is_none_of_another() -> None:
+    key = new_signing_key()
+    signatures = [
+        key.signature_of(Manifest()),
+        key.signature_of_entry(CacheEntry()),
+        key.signature_of_package(SignedPackage()),
+        key.signature_of_toolchain(ToolchainRecord()),
+    ]
+    checks: Sequence[tuple[Callable[..., None], Callable[[Signature], object]]] = (
+        (check_signature, lambda signature: Manifest(signature=signature)),
+        (check_signature_of_entry, lambda signature: CacheEntry(signature=signature)),
+        (check_signature_of_package, lambda signature: SignedPackage(signature=signature)),
+        (check_signature_of_toolchain, lambda signature: ToolchainRecord(signature=signature)),
+    )
+    for own, (check, signed_with) in zip(signatures, checks, strict=True):
+        check(signed_with(own), trusted=[key.public])
+        for other in (each for each in signatures if each is not own):
+            with pytest.raises(UntrustedArtifact, match="does not fit"):
+                check(signed_with(other), trusted=[key.public])
 
 
 def test_fields_of_a_later_release_are_covered_in_their_order() -> None:

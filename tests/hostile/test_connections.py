@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -22,10 +23,12 @@ from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.connection_watch import LOOK_SECONDS, MOST_WASTED_CALLS, open_sockets
 from compilefarm.service.connections import _equal_share
+from compilefarm.service.server_options import server_options
 from compilefarm.service.testing import ManualClock, Refused, calling, refusals, sample_job, serving
 from compilefarm.v1.admin_service_pb2 import StatusRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from tests.hostile.callers import listing
+from tests.hostile.frames import ACKNOWLEDGED, PREFACE, SETTINGS
 
 HEALTH = HealthCheckRequest()
 
@@ -265,3 +268,22 @@ async def test_a_connection_that_asks_for_what_there_is_not_is_ended(auth_file: 
         changed = asyncio.create_task(stranger.wait_for_state_change(stranger.get_state()))
         clock.advance(LOOK_SECONDS)
         await changed
+
+
+async def test_connections_that_do_nothing_end_after_the_times_that_are_told_to_grpc() -> None:
+    faster = {"grpc.server_handshake_timeout_ms": 100, "grpc.max_connection_idle_ms": 10_000}
+    options = [(name, value // faster.get(name, 1)) for name, value in server_options(most_connections=16)]
+    server = grpc.aio.server(options=options)
+    address = ("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    try:
+        for said, least_seconds in ((b"", 0.2), (PREFACE + SETTINGS + ACKNOWLEDGED, 0.36)):
+            started = time.monotonic()
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(said)
+            async with asyncio.timeout(30):
+                await reader.read()
+            writer.close()
+            assert time.monotonic() - started >= least_seconds
+    finally:
+        await server.stop(0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -14,6 +17,9 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import NotAllowed
+from compilefarm.core.metadata import BEARER, TOKEN_KEY
+from compilefarm.service.authenticators import DirectoryAuthenticator
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.directory import read_directory
 from compilefarm.service.roles import Role, find_needed_role
@@ -27,6 +33,7 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
+from compilefarm.service.watched import Watched
 from compilefarm.v1 import (
     admin_service_pb2,
     blob_service_pb2,
@@ -331,3 +338,25 @@ async def test_no_token_shows_in_the_log(config: GatewayConfig, caplog: pytest.L
     assert "is refused to" in caplog.text
     assert "wrong-but-secret" not in caplog.text
     assert token_of("compile") not in caplog.text
+
+
+def test_a_method_that_no_role_is_said_to_need_is_open_to_nobody(tmp_path: Path) -> None:
+    (tmp_path / "callers.toml").write_text(listing("admin"))
+    file = str(tmp_path / "callers.toml")
+    authenticator = DirectoryAuthenticator(Watched([file], read=partial(read_directory, file)))
+    context = mock.Mock(**{"invocation_metadata.return_value": [(TOKEN_KEY, f"{BEARER}{token_of('admin')}")]})
+    context.peer.return_value = "ipv4:127.0.0.1:1"
+    assert authenticator.authenticate(context, method="/compilefarm.v1.AdminService/Drain").name == "admin"
+    with pytest.raises(NotAllowed, match="open to nobody"):
+        authenticator.authenticate(context, method="/compilefarm.v1.AdminService/Later")
+
+
+def test_all_tokens_are_compared_in_constant_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "callers.toml").write_text(listing(*ROLES))
+    directory = read_directory(str(tmp_path / "callers.toml"))
+    compare = mock.Mock(wraps=hmac.compare_digest)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    for token, name in ((token_of("read"), "read"), (token_of("admin"), "admin"), ("none", None)):
+        compare.reset_mock()
+        found = directory.find_by_token(token)
+        assert (found and found.name, compare.call_count) == (name, len(ROLES))
