@@ -18,6 +18,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 from rich.console import Console
 
+from compilefarm.cli import status
 from compilefarm.cli.jobs import keep_refused, show
 from compilefarm.cli.main import main
 from compilefarm.cli.words import key_words
@@ -27,7 +28,7 @@ from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import ENVIRONMENT, HeldCompiles, ScriptedPool, sample_job, serving_in_thread
 from compilefarm.service.testing.pool import OnPhase
-from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsResponse, QuarantinedKey
+from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsResponse, QuarantinedKey, StatusResponse
 from compilefarm.v1.compile_service_pb2 import (
     CompileRequest,
     CompileResponse,
@@ -223,6 +224,19 @@ def test_the_status_tells_what_clients_reported(farm: Farm) -> None:
     said = " ".join(farm.ask("status").split())
     assert "clients 2 graphs, 1 fallbacks, 0 not sent to the farm" in said
     assert "75 s of compiling avoided for 3.00 s of waiting, fetching and loading" in said
+
+
+def test_a_store_that_cannot_be_listed_is_told_with_what_is_known_without_it() -> None:
+    said = io.StringIO()
+    to = Console(file=said, width=200, markup=False)
+    status.show(StatusResponse(farm_version="1", running_jobs=2, store_failure="[bold]the bucket is silent"), to)
+    jobs = ListJobsResponse(jobs=[JobStatus(key=KEY)], store_failure="[bold]the bucket is silent")
+    show(jobs, to)
+    lines = said.getvalue()
+    assert "0 waiting, 2 compiling" in lines
+    assert lines.count("[bold]the bucket") == 2
+    assert "keys in quarantine are not known" in lines
+    assert KEY[:16] in lines
 
 
 def test_the_status_of_many_workers_has_a_line_for_those_that_are_alike(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,11 @@ def test_where_there_are_strangers_a_sandbox_is_required(asked: Mode, config: Ga
     assert sandbox_mode(asked, config) == expected
 
 
+@pytest.mark.parametrize(("asked", "expected"), [("auto", "require"), ("off", "off")])
+def test_on_a_cluster_a_sandbox_is_required(asked: Mode, expected: Mode) -> None:
+    assert sandbox_mode(asked, _ALONE, ray_address="head:6379") == expected
+
+
 def test_root_has_to_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(CannotStart, match="--allow-root"):

@@ -95,6 +95,27 @@ async def test_an_answer_without_an_end_takes_bounded_memory_of_a_process_of_its
     assert "memory allocation" in capfd.readouterr().err
 
 
+async def test_listings_have_an_end(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compilefarm.store.bucket._MOST_LISTED_BYTES", 1_000_000)
+    tokens = itertools.count()
+
+    def goes_on(asked: Asked) -> Answer:
+        token = next(tokens)
+        more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>"
+        names = [(f"ac/{KEY[:16]}/{token}-{number}", 3) for number in range(1000)]
+        return Answer(content=listing_of(names, more=more))
+
+    bucket.interfere = goes_on
+    with pytest.raises(StoreUnavailable, match="there is more than a store can have"):
+        _ = [stored async for stored in open_bucket(bucket.location()).objects("ac")]
+
+
+async def test_a_listing_of_names_that_are_too_long_is_no_listing(bucket: Bucket) -> None:
+    bucket.interfere = listings_are(listing_of([(f"ac/{'x' * 20_000}{number}", 3) for number in range(100)]))
+    with pytest.raises(StoreUnavailable, match=r"an answer has \d+ bytes"):
+        _ = [stored async for stored in open_bucket(bucket.location()).objects("ac")]
+
+
 async def test_a_service_that_is_silent_is_given_up(bucket: Bucket) -> None:
     is_over = threading.Event()
 
