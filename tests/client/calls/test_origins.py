@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import grpc
 import pytest
 
-from compilefarm.client.config import ConfigurationError
+from compilefarm.client.config import ClientConfig, ConfigurationError
+from compilefarm.client.connection import Connection
 from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.exports import Exports
 from compilefarm.client.farm import Farm
-from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.trust import Trust
+from compilefarm.core.errors import CorruptArtifact, FarmError, UntrustedArtifact
 from compilefarm.core.signatures import SigningKey, new_signing_key
+from compilefarm.v1.admin_service_pb2 import InspectRequest, InspectResponse
+from compilefarm.v1.admin_service_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
+from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from compilefarm.v1.manifest_pb2 import Manifest
 
 KEY = new_signing_key()
+EXPORTED_KEY = f"{'a' * 16}-{'0' * 64}"
 OTHER_KEY = f"{'f' * 16}-{'0' * 64}"
 
 
@@ -130,3 +141,44 @@ def test_keys_without_what_checks_them_are_refused_at_once(monkeypatch: pytest.M
     )
     with pytest.raises(ConfigurationError, match=r"pip install 'compilefarm\[signing\]'"):
         Farm("farm:7077", trusted_keys=[KEY.public.text])
+
+
+class Answering(AdminServiceServicer):  # type: ignore[misc]
+    """Shows one manifest for whatever is asked for."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def Inspect(self, request: InspectRequest, context: object) -> InspectResponse:
+        del request, context
+        return InspectResponse(manifest=self._manifest)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "error", "said"),
+    [
+        (KEY.sign(Manifest(key=OTHER_KEY)), CorruptArtifact, f"the artifact '{OTHER_KEY}' instead of"),
+        (new_signing_key().sign(Manifest(key=EXPORTED_KEY)), UntrustedArtifact, "is signed by key"),
+        (Manifest(key=EXPORTED_KEY), UntrustedArtifact, "is not signed"),
+    ],
+)
+def test_what_is_exported_is_what_was_asked_for_and_signed(
+    manifest: Manifest, error: type[FarmError], said: str, tmp_path: Path
+) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_AdminServiceServicer_to_server(Answering(manifest), server)
+    # It is asked whether a farm answers at all.
+    add_BlobServiceServicer_to_server(FarmServicer(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    config = ClientConfig(address=address, trust=Trust(trusted_keys=(KEY.public,)))
+    connection = Connection(config, clock=FakeClock())
+    try:
+        with pytest.raises(error, match=said):
+            Exports(config, connection=connection, clock=FakeClock()).write(
+                EXPORTED_KEY, tmp_path / "program", format="binary"
+            )
+    finally:
+        connection.close()
+        server.stop(None).wait()
+    assert not (tmp_path / "program").exists()
