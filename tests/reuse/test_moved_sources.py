@@ -35,6 +35,9 @@ def says_line(x):
     {}
     return x + line_of_caller()
 
+def says_first_line(x):
+    return x + says_line.__code__.co_firstlineno
+
 def catches(x):
     try:
         raise ValueError
@@ -92,6 +95,11 @@ def test_lines_are_those_of_this_pod_where_a_function_stands_further_down(
 def test_a_function_whose_own_lines_differ_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, again = _edited(tmp_path, "says_line", "1", "", "# more\n\n", monkeypatch=monkeypatch)
     assert again.traced[0] == "the state lines of the function is another"
+
+
+def test_code_that_is_asked_for_its_line_is_of_this_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, again = _edited(tmp_path, "says_first_line", "1", "\n# more\n", "", monkeypatch=monkeypatch)
+    assert len(again.traced) == 1
 
 
 def test_nothing_rests_on_the_line_of_an_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ import sys
 import types
 from typing import Any
 
-from compilefarm.reuse.code_objects import digest_of_code
+from compilefarm.reuse.code_objects import digest_of_code, lines_of
 from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.description_texts import name_of, shortened
 from compilefarm.reuse.module_descriptions import describe_chain
-from compilefarm.reuse.names_in_code import chains_of, is_of_a_release
+from compilefarm.reuse.names_in_code import chains_of, is_file_of_a_release, is_of_a_release
 from compilefarm.reuse.operator_descriptions import describe_operator
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED, NOT_TRACED_FORM
@@ -89,6 +89,12 @@ def describe_finding(describer: Describes, value: Any) -> str:
 def describe_operator_of_torch(describer: Describes, operator: OpOverload | OpOverloadPacket) -> str:
     """Describes an operator by what is registered for it."""
     return describe_operator(operator, describe=describer.of_calls.identity, constant=describer.of_calls.constant)
+
+
+def describe_code(_: Describes, code: types.CodeType) -> str:
+    """Describes a code object that a program holds or asks for: it may ask that where in which file it is written."""
+    file = "" if is_file_of_a_release(code.co_filename) else code.co_filename
+    return f"code:{digest_of_code(code)}:{shortened(f'{file}:{code.co_firstlineno}:{lines_of(code)}')}"
 
 
 def refuse_script(_: Describes, value: Any) -> str:

@@ -15,6 +15,7 @@ import torch
 from compilefarm.reuse.callable_descriptions import (
     FINDING,
     describe_c_callable,
+    describe_code,
     describe_finding,
     describe_function,
     describe_method,
@@ -23,7 +24,6 @@ from compilefarm.reuse.callable_descriptions import (
     refuse_script,
 )
 from compilefarm.reuse.class_descriptions import describe_class
-from compilefarm.reuse.code_objects import digest_of_code
 from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.module_descriptions import describe_module
 from compilefarm.reuse.names_in_code import C_CALLABLES
@@ -45,7 +45,7 @@ WAYS: tuple[tuple[Any, _Way], ...] = (
     (types.ModuleType, describe_module),
     (type, describe_class),
     (types.FunctionType, describe_function),
-    (types.CodeType, lambda _, each: digest_of_code(each)),
+    (types.CodeType, describe_code),
     (types.MethodType, describe_method),
     (C_CALLABLES, describe_c_callable),
     ((staticmethod, classmethod), lambda by, each: f"{type(each).__name__}:{by.identity(each.__func__)}"),

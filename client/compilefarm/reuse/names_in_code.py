@@ -217,11 +217,11 @@ def is_module_of_a_release(module: str) -> bool:
     if root_of(module) != "torch" and not is_module_of_python(module):
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
-    return file is None or (isinstance(file, str) and _lies_in_a_release(file))
+    return file is None or (isinstance(file, str) and is_file_of_a_release(file))
 
 
 @functools.lru_cache(maxsize=10_000)
-def _lies_in_a_release(file: str) -> bool:
+def is_file_of_a_release(file: str) -> bool:
     """Whether a file is of torch or of the standard library, by where it lies."""
     if file.startswith(("<frozen ", _TORCH)):
         return True
@@ -265,7 +265,7 @@ def is_of_a_release(thing: Any) -> bool:
     functions are known by the file of their code, and by the module whose globals they have.
     """
     if isinstance(thing, types.FunctionType):
-        return _lies_in_a_release(thing.__code__.co_filename) and _are_of_a_module(thing.__globals__)
+        return is_file_of_a_release(thing.__code__.co_filename) and _are_of_a_module(thing.__globals__)
     if isinstance(thing, (types.MethodType, staticmethod, classmethod)):
         return is_of_a_release(thing.__func__)
     if isinstance(thing, functools._lru_cache_wrapper):
