@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -320,7 +321,10 @@ async def test_what_a_writer_asks_for_is_not_the_next_to_go(tmp_path: Path) -> N
         assert await calls.find_missing_entries(["first", "second", "third"]) == ["second"]
 
 
-async def test_entries_are_served_to_their_namespace_and_to_those_that_are_trusted_less(tmp_path: Path) -> None:
+async def test_entries_are_served_to_their_namespace_and_to_those_that_are_trusted_less(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "compilefarm.service.cache_service")
     listed = tmp_path / "callers.toml"
     listed.write_text(
         'namespaces = ["prod", "dev"]\n'
@@ -350,6 +354,8 @@ async def test_entries_are_served_to_their_namespace_and_to_those_that_are_trust
         await dev.put_entry(b"", key="of dev alone")
         assert await prod.find_missing_entries(["of dev alone", "other"]) == ["of dev alone"]
         assert await dev.find_missing_entries(["of dev alone", "other"]) == []
+        told = [record.getMessage().rpartition(" has entry ")[2] for record in caplog.records]
+        assert told == ["key of dev", "key of prod", "other of prod", "of dev alone of dev"]
         # What one asks for comes ahead for nobody who may see less, and nobody removes what is trusted more.
         for key in ("other", "of dev alone"):
             await dev.find_entries(key)

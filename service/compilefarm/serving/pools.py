@@ -133,7 +133,8 @@ def cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
     """
     if device == "cpu":
         return ()
-    program = [python, "-m", "compilefarm.worker.gpus"]
+    # -P: not what lies in the folder in which the farm was started.
+    program = [python, "-P", "-m", "compilefarm.worker.gpus"]
     result = subprocess.run(program, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise RuntimeError(f"{python} cannot look for GPUs: {result.stderr.strip()[-500:]}")

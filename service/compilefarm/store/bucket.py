@@ -198,7 +198,8 @@ class _Process:
         self._control.setblocking(False)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", _PROGRAM, *arguments, str(theirs.fileno())],
+                # -P: not what lies in the folder in which the service was started.
+                [sys.executable, "-P", "-m", _PROGRAM, *arguments, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **_ENVIRONMENT},

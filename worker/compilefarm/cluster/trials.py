@@ -39,7 +39,8 @@ def interpreter_problems(python: str, *, wanted: Resources) -> Mapping[str, str]
 
 def _problem(python: str) -> str:
     try:
-        done = subprocess.run([python, "-c", _PROGRAM, *_NEEDED], capture_output=True, text=True, check=False)
+        # -P: not what lies in the folder in which Ray was started.
+        done = subprocess.run([python, "-P", "-c", _PROGRAM, *_NEEDED], capture_output=True, text=True, check=False)
     except OSError as error:
         return str(error.strerror)
     return done.stderr.strip()[-500:] if done.returncode else ""
