@@ -20,7 +20,7 @@ from compilefarm.store.opening import open_caches, open_store
 from compilefarm.store.s3 import open_bucket
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
-from tests.store.s3_stand_in import ENVIRONMENT, Answer, Asked, Bucket, Interfere, listing_of, standing_in
+from tests.store.s3_stand_in import ENVIRONMENT, Answer, Asked, Bucket, Interfere, error_of, listing_of, standing_in
 
 KEY, OTHER = sample_key("job"), sample_key("another")
 FX_GRAPH = TorchCache.TORCH_CACHE_FX_GRAPH
@@ -95,6 +95,14 @@ async def test_an_answer_without_an_end_takes_bounded_memory_of_a_process_of_its
     assert "memory allocation" in capfd.readouterr().err
 
 
+async def test_what_a_service_says_of_an_error_is_told_in_part(bucket: Bucket) -> None:
+    bucket.interfere = lambda _: Answer(status=400, content=error_of("x" * 100_000, "y" * 100_000))
+    with pytest.raises(StoreUnavailable) as raised:
+        await open_bucket(bucket.location()).find("ac/object")
+    assert "xxx" in str(raised.value)
+    assert len(str(raised.value)) < 1000
+
+
 async def test_listings_have_an_end(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compilefarm.store.bucket._MOST_LISTED_BYTES", 1_000_000)
     tokens = itertools.count()
@@ -128,6 +136,21 @@ async def test_a_service_that_is_silent_is_given_up(bucket: Bucket) -> None:
             await BucketBackend(bucket.location(), shown="", retry_seconds=0.0, answer_seconds=0.3).find("ac/object")
     finally:
         is_over.set()
+
+
+async def test_a_process_that_does_nothing_keeps_nobody_waiting(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = BucketBackend(bucket.location(), shown="", retry_seconds=0.0)
+    others = _children_of_this_process()
+    await backend.find_object("ac/object")
+    (child,) = _children_of_this_process() - others
+    os.kill(child, signal.SIGSTOP)
+    monkeypatch.setattr(backend, "_answer_seconds", 0.3)
+    with pytest.raises(StoreUnavailable, match=r"nothing comes for 0.3 s"):
+        # More than a socket holds.
+        await backend.create("ac/object", content=bytes(10_000_000))
+    os.kill(child, signal.SIGCONT)
 
 
 async def test_a_process_that_was_ended_is_started_anew(bucket: Bucket) -> None:

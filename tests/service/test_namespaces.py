@@ -26,11 +26,13 @@ from compilefarm.service.testing import (
     serving,
 )
 from compilefarm.service.testing.pool import OnPhase, Script, artifact_of, compile_at_once
+from compilefarm.service.tuned_artifacts import find_tuned
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
+from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
-from compilefarm.v1.manifest_pb2 import Signature
+from compilefarm.v1.manifest_pb2 import BUILDER_KERNEL, Signature
 
 NAMESPACES = ("prod", "staging", "dev")
 KEY = key_of(sample_job()).text
@@ -266,3 +268,34 @@ def test_a_list_whose_namespaces_make_no_sense_is_refused(text: str, message: st
     path.write_text(text)
     with pytest.raises(CannotStart, match=message):
         read_directory(str(path))
+
+
+async def test_what_was_tuned_is_listed_for_those_who_may_see_it() -> None:
+    store = await open_store("memory:")
+    for namespace in ("prod", "dev"):
+        made = sample_artifact(sample_key(namespace))
+        made.manifest.namespace = namespace
+        made.manifest.libraries[0].builder = BUILDER_KERNEL
+        made.manifest.sources.CopyFrom(made.manifest.program)
+        await store.put_artifact(made.manifest, blobs=made.blobs)
+
+    async def listed(*namespaces: str) -> list[str]:
+        return sorted([manifest.namespace async for manifest in find_tuned(store, namespaces=namespaces)])
+
+    assert await listed("prod") == ["prod"]
+    assert await listed("dev", "prod") == ["dev", "prod"]
+    assert await listed("") == []
+
+
+async def test_how_long_devices_were_used_is_told_to_those_who_may_see_for_what(farms: Farms) -> None:
+    farm = await farms.start()
+    for name in ("staging", "dev"):
+        await farm.callers[name].finish(sample_job(name))
+    for name, seen in (
+        ("prod", []),
+        ("staging", ["staging"]),
+        ("dev", ["dev", "staging"]),
+        ("ops", ["dev", "staging"]),
+    ):
+        used = (await farm.callers[name].status()).device_seconds
+        assert sorted({each.namespace for each in used}) == seen

@@ -5,6 +5,8 @@ Behaviours that have nothing to do with artifacts are wrappers around this inter
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +92,11 @@ class Backend(Protocol):
 
     async def folders(self, folder: str, *, beginning: str = "") -> list[str]:
         """The names of the folders directly below a folder, sorted; those that begin so."""
+
+
+def staging_of_user() -> Path:
+    """The folder `staging` of backends that are no folder of this machine, one for each of its users."""
+    return Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
 
 
 class WrappingBackend(Backend):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from compilefarm.core.errors import StoreUnavailable
-from compilefarm.store.backend import Backend, StoredObject
+from compilefarm.store.backend import Backend, StoredObject, staging_of_user
 from compilefarm.store.bucket_frames import Frame, Value, read_frame, stored_object, write_frame
 
 # Longer than a request is tried again.
@@ -86,7 +86,7 @@ class BucketBackend(Backend):
 
     @property
     def staging(self) -> Path:
-        return Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
+        return staging_of_user()
 
     async def settle(self, path: str) -> None:
         """Does nothing: a service acknowledges what it has."""
@@ -153,7 +153,8 @@ class BucketBackend(Backend):
             raise self._failure(asked, f"no process can ask the service: {error.strerror}") from error
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=_READ_AT_ONCE)
         try:
-            await write_frame(writer, asked)
+            async with self._waiting(asked, seconds=self._answer_seconds):
+                await write_frame(writer, asked)
             yield reader
         except (EOFError, ConnectionError) as error:
             raise self._failure(asked, _ENDED) from error
@@ -170,15 +171,21 @@ class BucketBackend(Backend):
 
     async def _read(self, reader: asyncio.StreamReader, asked: Frame, *, seconds: float | None) -> Frame:
         try:
-            async with asyncio.timeout(seconds):
+            async with self._waiting(asked, seconds=seconds):
                 frame = await read_frame(reader)
-        except TimeoutError as error:
-            raise self._failure(asked, f"nothing comes for {seconds:g} s") from error
         except ValueError as error:
             raise self._failure(asked, str(error)) from error
         if "error" in frame.values:
             raise StoreUnavailable(frame.text("error"))
         return frame
+
+    @asynccontextmanager
+    async def _waiting(self, asked: Frame, *, seconds: float | None) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise self._failure(asked, f"nothing comes for {seconds:g} s") from error
 
     def _failure(self, asked: Frame, cause: str) -> StoreUnavailable:
         operation, path = asked.text("operation"), asked.text("path")

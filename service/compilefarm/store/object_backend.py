@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from compilefarm.store.backend import (
     LARGEST_OBJECT_BYTES,
     Backend,
     StoredObject,
+    staging_of_user,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class ObjectBackend(Backend):
 
     @property
     def staging(self) -> Path:
-        return Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
+        return staging_of_user()
 
     async def settle(self, path: str) -> None:
         """Does nothing: a service acknowledges what it has, and memory survives no power failure anyway."""
