@@ -240,6 +240,7 @@ async def test_packages_are_served_to_their_namespace_and_to_those_that_are_trus
         assert await prod.publish(package(b"of prod"))
         assert [each.content for each in await prod.find_packages(KEY)] == [b"of prod"]
         # Nor does anybody have those of another namespace withdrawn that may read them.
+        assert not await reader.withdraw_package(package(b"of prod"))
         assert await reader.withdraw_package(package(b"of dev"))
         assert [each.content for each in await prod.find_packages(KEY)] == [b"of prod"]
         assert await dev.publish(package(b"of dev", name="another"))
