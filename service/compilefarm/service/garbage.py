@@ -10,8 +10,11 @@ import gc
 _THRESHOLDS = 10_000, 20, 10
 # mallopt(3): parameters of glibc's malloc, and where it begins.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# Headers of calls that are flooded with have some ten thousand bytes and more.
-_LARGE_BYTES = 32 * 1024
+# Larger pieces go back to the system at once: more than the largest answer that is sent whole (cache_service.proto:
+# FindEntryRequest.ahead_bytes, and an entry), and than headers of calls that are flooded with.
+_LARGE_BYTES = 4 * 1024 * 1024
+# Free memory at the end of a heap goes back beyond that. Less, and each answer that is sent gives its pages back.
+_KEPT_FREE_BYTES = 2 * _LARGE_BYTES
 
 
 def collect_seldom() -> None:
@@ -26,17 +29,17 @@ def collect_seldom() -> None:
 
 
 def return_freed_memory() -> None:
-    """Has the C library give large pieces of memory back to the system as soon as they are freed.
+    """Has the C library give large pieces of memory, and what is free at the end of its heaps, back to the system.
 
-    Otherwise it learns from each large piece that such pieces are not to be given back, so that a flood of calls, whose
+    Otherwise it learns from each large piece that larger ones are not to be given back, so that a flood of calls, whose
     pieces lie between others, leaves gigabytes with a process that does nothing.
 
-    The pages of an answer of a megabyte are made anew each time, which takes 0.6 ms of a processor. To have all that is
-    free given back every two seconds (malloc_trim) takes less, but two strangers' connections with tokens of 3 MB took
-    6.8 GB in six seconds then, of which 5 stayed, and 95 MB as it is.
+    With bounds of 32 KiB the pages of each answer of a megabyte were made anew, which took half of the 1.7 ms of a
+    processor that it takes. Floods leave about as much, or a third more
+    (docs/decisions/0084-large-answers-keep-their-pages.md).
     """
     set_parameter = getattr(ctypes.CDLL(None), "mallopt", None)
     # Other C libraries have nothing like it.
     if set_parameter is not None:
         set_parameter(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-        set_parameter(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        set_parameter(_M_TRIM_THRESHOLD, _KEPT_FREE_BYTES)
