@@ -33,6 +33,7 @@ from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 from compilefarm.v1.manifest_pb2 import BUILDER_KERNEL, Signature
+from tests.hostile.callers import farm
 
 NAMESPACES = ("prod", "staging", "dev")
 KEY = key_of(sample_job()).text
@@ -299,3 +300,18 @@ async def test_how_long_devices_were_used_is_told_to_those_who_may_see_for_what(
     ):
         used = (await farm.callers[name].status()).device_seconds
         assert sorted({each.namespace for each in used}) == seen
+
+
+async def test_nobody_waits_for_a_compile_of_another_gateway_for_those_who_are_trusted_less(tmp_path: Path) -> None:
+    held, callers = HeldCompiles(), {"prod": "compile", "dev": "compile"}
+    store = str(tmp_path / "store")
+    async with (
+        farm(tmp_path, callers, pool=ScriptedPool(held), store=await open_store(store)) as one,
+        farm(tmp_path, callers, store=await open_store(store)) as other,
+    ):
+        waiting = asyncio.create_task(one["dev"].finish(sample_job()))
+        begun = await held.next()
+        async with asyncio.timeout(20):
+            assert (await other["prod"].finish(sample_job())).manifest.namespace == "prod"
+        begun.ended.set_result(artifact_of(begun.assignment))
+        assert (await waiting).manifest.namespace == "dev"
