@@ -159,6 +159,17 @@ def test_comparisons_of_fractions_and_with_the_largest_integer_are_guards(
     assert other.guards() == guards
 
 
+def test_what_holds_of_all_numbers_is_no_guard() -> None:
+    symbolic = decode_job(dynamic(doubled, torch.ones(16, 3)).encode().job, blobs={}).symbolic
+    size = symbolic.symbols.values[0]
+    # Of torch 2.11, for a slice without an end. Symbols may be larger, as far as torch knows.
+    assert size < 2**63
+    assert symbolic.guards() == []
+    assert size + 1 < 2**63
+    with pytest.raises(Inexpressible, match="is too large"):
+        symbolic.guards()
+
+
 def test_an_assumption_that_cannot_be_said_is_named() -> None:
     symbolic = decode_job(dynamic(doubled, torch.ones(4, 3)).encode().job, blobs={}).symbolic
     size = symbolic.symbols.values[0]

@@ -288,17 +288,24 @@ class SymbolicJob:
         Raises:
             Inexpressible: an assumption cannot be said, or they are too many.
         """
-        guards = [self._guard(guard.expr) for guard in self.shape_env.guards if guard.expr != sympy.true]
+        conditions = (guard.expr for guard in self.shape_env.guards if guard.expr != sympy.true)
+        guards = [said for condition in conditions if (said := self._guard(condition)) is not None]
         try:
             check_guards(guards, symbols=len(self._numbers), what="an assumption of the compiler")
         except InvalidRequest as error:
             raise Inexpressible(str(error)) from error
         return guards
 
-    def _guard(self, condition: sympy.Basic) -> Expression:
+    def _guard(self, condition: sympy.Basic) -> Expression | None:
+        """A condition as data; None if it cannot be said and holds of all numbers.
+
+        Torch 2.11 assumes of a slice without an end that its size is below 2**63.
+        """
         try:
             return expression_of(condition, numbers=self._number)
         except Inexpressible as error:
+            if functions.holds_of_all_numbers(condition):
+                return None
             raise Inexpressible(f"the compiler assumed {condition}, which cannot be said: {error}") from error
 
     def _number(self, symbol: sympy.Symbol) -> int:
