@@ -144,7 +144,7 @@ def split_transformer() -> None:
     torch.manual_seed(1)
     configuration = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64,
+        num_key_value_heads=4, max_position_embeddings=64,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         # The first rank's, for all: it alone writes.
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--backend", default="gloo")
     arguments = parser.parse_args()
     if arguments.backend == "nccl":
-        torch.cuda.set_device(int(os.environ["RANK"]))
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(arguments.backend)
     done: dict[str, list[dict[str, Any]]] = {}
     for name in arguments.programs:

@@ -50,7 +50,11 @@ def run_ranks(address: str, folder: Path, programs: Sequence[str], *, size: int,
 def _variables(address: str, folder: Path, *, size: int) -> list[dict[str, str]]:
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     shared |= {"COMPILEFARM_ADDRESS": address, "OMP_NUM_THREADS": "1"}
-    own = ({"RANK": str(rank), "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache{rank}")} for rank in range(size))
+    # As torchrun names them; transformers takes the GPU of a rank from the second.
+    own = (
+        {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache{rank}")}
+        for rank in range(size)
+    )
     return [{**os.environ, **shared, **each} for each in own]
 
 
