@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from compilefarm.worker import reference
 from compilefarm.worker.reference import find_reference
@@ -87,3 +88,18 @@ def test_the_state_of_the_process_is_as_before() -> None:
     _reference(torch.sin, torch.rand(3), inside=torch.float32)
     assert torch.get_default_dtype() == torch.float32
     assert reference.Widening.supports_higher_order_operators
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((20, 8), (3, 8, 4)), ((3, 5, 8), (8, 20)), ((5, 20), (20, 4)), ((3, 5, 8), (3, 8, 4))],
+    ids=["rows", "columns", "inner", "batches"],
+)
+def test_products_of_groups_have_a_reference(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    given = [torch.randn(*shape) for shape in (left, right)]
+    ends = None if len(left) == len(right) == 3 else torch.tensor([4, 4, 20], dtype=torch.int32)
+    # Torch has kernels for float32, and none for float64.
+    expected = F.grouped_mm(*given, offs=ends)
+    found = _reference(lambda *operands: F.grouped_mm(*operands, offs=ends), *given, inside=torch.float32)
+    assert found["output 0"].dtype == torch.float64
+    torch.testing.assert_close(found["output 0"].float(), expected)

@@ -258,3 +258,33 @@ def test_an_assertion_on_a_gpu_ends_the_tuning_and_not_the_compile(lost_gpu: Exc
     assert program.call_count == 1
     with pytest.raises(RuntimeError, match="illegal memory access"):
         compiling._tune(mock.Mock(side_effect=RuntimeError("illegal memory access")), decoded, encoded.job)
+
+
+def _convolved(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(x, kernel, padding=1)
+
+
+def _convolved_back(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    return F.conv_transpose2d(x, kernel, None, 1, 1, 0, 4)
+
+
+def _convolved_in_groups(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(x, kernel, padding=1, groups=4)
+
+
+@pytest.mark.parametrize(
+    ("step", "shape"),
+    [(_convolved, (64, 64, 3, 3)), (_convolved_in_groups, (64, 16, 3, 3)), (_convolved_back, (64, 16, 3, 3))],
+    ids=["whole", "groups", "transposed"],
+)
+def test_many_convolutions_keep_magnitudes(step: Callable[..., torch.Tensor], shape: tuple[int, ...]) -> None:
+    def model(x: torch.Tensor, *kernels: torch.Tensor) -> torch.Tensor:
+        for kernel in kernels:
+            x = step(x, kernel)
+        return x
+
+    # Filled as operands of products are, kernels of three by three would make each result 14 times as large.
+    encoded = encoded_of(model, torch.rand(1, 64, 8, 8), *(torch.rand(shape) for _ in range(20)))
+    x, *kernels = _inputs(encoded)
+    share = float(model(x, *kernels).std() / x.std())
+    assert 1e-2 < share < 1e2

@@ -18,6 +18,7 @@ from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker import eager, verify
 from compilefarm.worker.comparison import VerificationFailed
+from compilefarm.worker.inputs import random_inputs
 from tests.worker.verifying import checked, encoded_of
 
 triton = pytest.importorskip("triton")
@@ -292,6 +293,36 @@ def test_last_bits_are_those_of_the_coarsest_floats_on_the_way(monkeypatch: pyte
         _verified(monkeypatch, coarse, x, program=_changed(fine, 0, lambda steps: steps * 2))
     with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
         _verified(monkeypatch, fine, x, program=coarse)
+
+
+def _steps_at(threshold: float) -> Program:
+    """Adds 7 wherever three times an element is larger."""
+
+    def steps(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return ((x * 3 > threshold).float() * 7,)
+
+    return steps
+
+
+def test_a_step_may_be_taken_where_a_last_bit_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(1000)
+    (made,) = random_inputs(capture(_steps_at(1.0), x).encode().job, seed=eager.INPUT_SEED, fillers={})
+    assert isinstance(made, torch.Tensor)
+    # Eager and its reference are both above it, and eager by two last bits.
+    threshold = float(made[0] * 3 * (1 - 2**-22))
+    steps = _steps_at(threshold)
+
+    def nearly(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return steps(x * (1 - 2**-21))
+
+    def in_many_places(x: torch.Tensor) -> tuple[torch.Tensor]:
+        (given,) = steps(x)
+        return (torch.cat([7 - given[:100], given[100:]]),)
+
+    assert int((nearly(made)[0] != steps(made)[0]).sum()) == 1
+    assert _verified(monkeypatch, steps, x, program=nearly).largest_difference == 7
+    with pytest.raises(VerificationFailed, match="output 0 differs from eager by 7"):
+        _verified(monkeypatch, steps, x, program=in_many_places)
 
 
 @pytest.mark.parametrize(

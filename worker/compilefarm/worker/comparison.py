@@ -5,7 +5,8 @@ both are held to a reference in high precision: the artifact may be a few times 
 is no reference, they may be off by a share of the largest magnitude, by the coarsest dtype on the way to them.
 
 Where products of float32 may be narrower, as in TF32, eager counts in both cases as if its own were, where it is
-nearer without that. So it does where sums of many elements may be rounded more than its own are.
+nearer without that. So it does where sums of many elements may be rounded more than its own are, and as it computes
+where its inputs were moved by a last bit: near a step, as activations have, one of them decides by luck.
 
 Elements that depend on which of several equal elements a sort gives first have no one order, and are compared sorted.
 
@@ -19,7 +20,7 @@ element. Of the rest, one element in a thousand may differ, since perturbations 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +39,24 @@ _CLEAR_STEPS_OF_NARROW = 1.0
 _LEAST_MAGNITUDE = 1e-3
 # One integer of so many may differ although no perturbation changed it.
 _ELEMENTS_PER_OUTLIER = 1000
+# What a step changes is no rounding: of float32 it may not be sixteen times as much, as functions of vectors are.
+_TIMES_NUDGED = 3.0
 _NOT_COMPARED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rounded:
+    """Elements of a result as eager could have rounded them.
+
+    Attributes:
+        elements: of the result.
+        inside: the coarsest dtype on the way to them.
+        times: how many times as far from the reference an artifact may be; None for what `inside` says.
+    """
+
+    elements: torch.Tensor
+    inside: torch.dtype
+    times: float | None = None
 
 
 class VerificationFailed(Exception):
@@ -74,6 +92,8 @@ class Comparison:
             floats differ by too much without it.
         with_large_sums: gives results of eager with large sums as loops round them, if there are any. Called where
             floats differ by too much without it.
+        nudged: gives results of eager for inputs that were moved by about a rounding, each with the dtype of that.
+            Called where floats are too far from a reference without it.
         as_good: tells which integers of a result (its name, ours, eager's) are as good as eager's, if it can. Called
             where integers differ.
     """
@@ -89,6 +109,7 @@ class Comparison:
     unordered: Callable[[str], torch.Tensor | None] = lambda _name: None
     narrowed: Callable[[], Narrowed | None] = lambda: None
     with_large_sums: Callable[[], Results | None] = lambda: None
+    nudged: Callable[[], Iterable[tuple[Results, torch.dtype]]] = tuple
     as_good: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None] = lambda _name, _ours, _theirs: None
 
     def compare(self, ours: Results, theirs: Results, *, without: Set[str] = frozenset()) -> None:
@@ -201,8 +222,15 @@ class Comparison:
         allowed = _allowed(their_distance, exact, dtype=dtype, inside=inside)
         otherwise = self._rounded_otherwise(name, compared, inside=inside)
         while not our_distance.is_within(allowed) and (rounded := next(otherwise, None)) is not None:
-            values, coarse = rounded
-            allowed = allowed.or_larger(_allowed(Distance.between(values, exact), exact, dtype=dtype, inside=coarse))
+            allowed = allowed.or_larger(
+                _allowed(
+                    Distance.between(rounded.elements, exact),
+                    exact,
+                    dtype=dtype,
+                    inside=rounded.inside,
+                    times=rounded.times,
+                )
+            )
         difference = _largest_difference(ours, theirs)
         self._note(difference, our_distance, their_distance, allowed)
         if not our_distance.is_within(allowed):
@@ -230,14 +258,17 @@ class Comparison:
             arranged[self.sorted_positions] = arranged[self.sorted_positions].sort().values
         return arranged
 
-    def _rounded_otherwise(
-        self, name: str, compared: torch.Tensor, *, inside: torch.dtype
-    ) -> Iterator[tuple[torch.Tensor, torch.dtype]]:
-        """Yields elements of the result as eager could have rounded them, and the coarsest dtype on the way to them."""
+    def _rounded_otherwise(self, name: str, compared: torch.Tensor, *, inside: torch.dtype) -> Iterator[_Rounded]:
+        """Yields elements of the result as eager could have rounded them."""
         if (narrowed := self.narrowed()) is not None:
-            yield from ((elements, narrowed.dtype) for elements in self._elements(narrowed.results, name, compared))
+            for elements in self._elements(narrowed.results, name, compared):
+                yield _Rounded(elements=elements, inside=narrowed.dtype)
         if (results := self.with_large_sums()) is not None:
-            yield from ((elements, inside) for elements in self._elements(results, name, compared))
+            for elements in self._elements(results, name, compared):
+                yield _Rounded(elements=elements, inside=inside)
+        for results, dtype in self.nudged():
+            for elements in self._elements(results, name, compared):
+                yield _Rounded(elements=elements, inside=dtype, times=_TIMES_NUDGED)
 
     def _elements(self, results: Results, name: str, compared: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yields those elements of a result that are compared, unless it has others or one is not finite."""
@@ -348,8 +379,10 @@ def _clear_share(dtype: torch.dtype) -> float:
     return steps * epsilon_of(dtype)
 
 
-def _allowed(theirs: Distance, exact: torch.Tensor, *, dtype: torch.dtype, inside: torch.dtype) -> Distance:
-    return allowed_distance(theirs, Distance.of(exact), elements=exact.numel(), dtype=dtype, inside=inside)
+def _allowed(
+    theirs: Distance, exact: torch.Tensor, *, dtype: torch.dtype, inside: torch.dtype, times: float | None = None
+) -> Distance:
+    return allowed_distance(theirs, Distance.of(exact), elements=exact.numel(), dtype=dtype, inside=inside, times=times)
 
 
 def _like(theirs: torch.Tensor, result: object) -> torch.Tensor | None:

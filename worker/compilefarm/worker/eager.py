@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,10 @@ INPUT_SEED = 1
 
 # Seeds by which floats are perturbed to find out which integers hang on their last bits.
 _PERTURBATION_SEEDS = (1, 2, 3)
+# The same for floats, which a step may change by much: of narrow ones a sixteenth is moved by one last bit, which is
+# about as much as one more rounding of all.
+_NUDGE_SEEDS = (11, 12, 13, 14)
+_NUDGE_OF_NARROW = 1 / 16
 
 
 class Eager:
@@ -80,6 +85,7 @@ class Eager:
             perturbed=self.perturbed,
             narrowed=self.narrowed,
             with_large_sums=self.with_large_sums,
+            nudged=self.nudged,
             unordered=self.unordered,
             as_good=lambda name, ours, theirs: None if name in random else self.as_good(name, ours, theirs),
             reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
@@ -92,18 +98,40 @@ class Eager:
 
     @functools.cached_property
     def _perturbed(self) -> Sequence[Results]:
-        results: list[Results] = []
         narrowed = self.narrowed()
         dtype = coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
         epsilon = epsilon_of(dtype) if dtype is not None else 0.0
-        for seed in _PERTURBATION_SEEDS:
+        return list(self._moved(partial(move_by_last_bits, epsilon=epsilon), seeds=_PERTURBATION_SEEDS))
+
+    def _moved(self, move: Callable[..., None], *, seeds: Sequence[int]) -> Iterator[Results]:
+        """Yields results for inputs that were moved, until the graph does not take them."""
+        for seed in seeds:
             given = self.inputs()
-            move_by_last_bits(given, seed=seed, epsilon=epsilon)
+            move(given, seed=seed)
             try:
-                results.append(run(self.program, given, seed=SEED, written=self.written))
+                results = run(self.program, given, seed=SEED, written=self.written)
             except Exception:  # noqa: BLE001 - whatever eager raises, the graph does not take these inputs
-                break
-        return results
+                return
+            yield results
+
+    @functools.cached_property
+    def _nudged(self) -> Sequence[tuple[Results, torch.dtype]]:
+        narrowed = self.narrowed()
+        dtype = coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
+        if dtype is None:
+            return ()
+        nudge = partial(move_by_last_bits, epsilon=epsilon_of(dtype))
+        if dtype not in (torch.float32, torch.float64):
+            nudge = partial(nudge, last_bits=_NUDGE_OF_NARROW)
+        return [(results, dtype) for results in self._moved(nudge, seeds=_NUDGE_SEEDS)]
+
+    def nudged(self) -> Sequence[tuple[Results, torch.dtype]]:
+        """Returns results for inputs whose floats were moved by about a rounding, several times, and its dtype.
+
+        Where a result hangs on which side of a step an element lies, as those of an activation's derivative, of a
+        largest element or of a choice among experts, one that is rounded otherwise is as far off as these are.
+        """
+        return self._nudged
 
     def perturbed(self) -> Sequence[Results]:
         """Returns results for inputs whose floats were moved by a few last bits, several times."""

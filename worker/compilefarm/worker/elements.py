@@ -58,6 +58,8 @@ def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, 
             made = signed if tensor.is_floating_point() else (shares * _LARGEST_DIVISOR).floor() + 1
         case Kind.POSITIVE:
             made = uniform if tensor.is_floating_point() else (shares * _LARGEST_DIVISOR).floor() + 1
+        case Kind.WEIGHTS:
+            made = signed / math.sqrt(filler.bound)
         case Kind.PROBABILITY:
             made = shares * (1 - 2 * _MARGIN) + _MARGIN
     return made.to(tensor.dtype)

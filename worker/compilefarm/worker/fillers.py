@@ -40,6 +40,7 @@ class Kind(Enum):
         ORDERED: not smaller than the one before.
         DEFINITE: matrices that are symmetric and positive definite.
         REGIONS: rows of five: the number of an image, below a number, and two corners of a box in it.
+        WEIGHTS: numbers of either sign, over the root of a number: how many of them are added up.
     """
 
     INDEX = auto()
@@ -57,6 +58,7 @@ class Kind(Enum):
     ORDERED = auto()
     DEFINITE = auto()
     REGIONS = auto()
+    WEIGHTS = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,9 @@ _SUBSCRIPTS_READ = _names("getitem index _unsafe_index")
 _SUBSCRIPTS_WRITTEN = _names("setitem index_put _index_put_impl _unsafe_index_put")
 # Of elements; those of sizes hold by now.
 _ASSERTIONS = _names("_assert_async _functional_assert_async")
+_CONVOLUTIONS = _names("""
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution
+""")
 _LABELS = _names("cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward multi_margin_loss")
 
 
@@ -329,6 +334,21 @@ def _unpooled(node: Node) -> Found:
     yield _argument(node, 1, "indices"), Filler(kind=Kind.PLACES, bound=bound)
 
 
+def _kernels(node: Node) -> Found:
+    """Of convolutions: what is added up for an element of the result is as many elements as a kernel has, in all the
+    channels of its group. Where a deep network has no norms, its activations would grow beyond all floats otherwise."""
+    weight = _argument(node, 1, "weight")
+    shape, name = _shape(weight), _name(node)
+    if len(shape) < 3 or 0 in shape:
+        return
+    if name.startswith("conv_transpose"):
+        groups = _argument(node, 6, "groups")
+        bound = math.prod(shape) // shape[1] // (groups if isinstance(groups, int) and groups > 0 else 1)
+    else:
+        bound = math.prod(shape[1:])
+    yield weight, Filler(kind=Kind.WEIGHTS, bound=max(bound, 1))
+
+
 def _variance(node: Node) -> Found:
     name = _name(node)
     yield _argument(node, 4 if name != "batch_norm" else 2, "running_var"), Filler(kind=Kind.POSITIVE)
@@ -368,4 +388,5 @@ _CONSUMERS: Mapping[str, Callable[[Node], Found]] = {
     "flex_attention": _blocks,
     **dict.fromkeys(("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"), _regions),
     **dict.fromkeys(_LABELS, _labels),
+    **dict.fromkeys(_CONVOLUTIONS, _kernels),
 }

@@ -136,33 +136,34 @@ def keep_integers(inputs: Sequence[torch.Tensor | int]) -> Callable[[], None]:
     return restore
 
 
-def move_by_last_bits(inputs: Sequence[torch.Tensor | int], *, seed: int, epsilon: float = 0.0) -> None:
+def move_by_last_bits(
+    inputs: Sequence[torch.Tensor | int], *, seed: int, epsilon: float = 0.0, last_bits: float = _LAST_BITS
+) -> None:
     """Makes every float a little larger or smaller, in place: about as much as another order of additions would.
 
     Args:
         inputs: as random_inputs gives them.
         seed: decides which become larger.
         epsilon: smallest step of what is computed of them, where that is coarser than they are.
+        last_bits: how far each is moved, in smallest steps; of less than one, that is the share of those that are moved
+            by one.
     """
     for number, given in enumerate(inputs):
         if isinstance(given, torch.Tensor) and _floats(given):
-            _move(given, seed=seed + number, epsilon=epsilon)
+            _move(given, seed=seed + number, epsilon=epsilon, last_bits=last_bits)
 
 
-def _move(tensor: torch.Tensor, *, seed: int, epsilon: float) -> None:
+def _move(tensor: torch.Tensor, *, seed: int, epsilon: float, last_bits: float) -> None:
     with torch.inference_mode(False), torch.no_grad():
         once = _written_once(tensor)
         # Narrow types have no sums of their own.
         exact = once.float() if once.itemsize < torch.float32.itemsize else once
         generator = torch.Generator(once.device).manual_seed(seed)
-        signs = torch.rand(once.shape, generator=generator, device=once.device).sub_(0.5).sign_()
-        once.copy_(exact + exact * (signs * _last_bits(once, epsilon=epsilon)))
-
-
-def _last_bits(tensor: torch.Tensor, *, epsilon: float) -> float:
-    """A few of them, as a share."""
-    share: float = max(torch.finfo(tensor.dtype).eps, epsilon)
-    return _LAST_BITS * share
+        drawn = torch.rand(once.shape, generator=generator, device=once.device).sub_(0.5)
+        steps = drawn.sign() * max(last_bits, 1.0)
+        if last_bits < 1:
+            steps[drawn.abs() > last_bits / 2] = 0
+        once.copy_(exact + exact * (steps * max(torch.finfo(once.dtype).eps, epsilon)))
 
 
 def _floats(tensor: torch.Tensor) -> bool:

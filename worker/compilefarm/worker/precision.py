@@ -53,7 +53,13 @@ class Distance:
 
 
 def allowed_distance(
-    theirs: Distance, magnitude: Distance, *, elements: int, dtype: torch.dtype, inside: torch.dtype
+    theirs: Distance,
+    magnitude: Distance,
+    *,
+    elements: int,
+    dtype: torch.dtype,
+    inside: torch.dtype,
+    times: float | None = None,
 ) -> Distance:
     """Returns how far an artifact may be from the reference: a few times as far as eager, at least a rounding.
 
@@ -63,11 +69,12 @@ def allowed_distance(
         elements: how many there are: the fewer, the more of eager's distance is luck.
         dtype: of the result.
         inside: the coarsest dtype on the way to it.
+        times: how many times as far as eager it may be; None for what `inside` says.
     """
     coarse = epsilon_of(inside)
     share = epsilon_of(dtype) + _STEPS_BY_LUCK * coarse / math.sqrt(elements)
     least = _LEAST_STEPS.get(inside, _LEAST_STEPS_OF_NARROW) * torch.finfo(inside).eps
-    times = _TIMES_EAGER.get(inside, _TIMES_EAGER_OF_NARROW)
+    times = _TIMES_EAGER.get(inside, _TIMES_EAGER_OF_NARROW) if times is None else times
     return Distance(
         largest=times * theirs.largest + 2 * share * magnitude.largest + least,
         typical=times * theirs.typical + share * magnitude.typical + least,

@@ -19,6 +19,7 @@ from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverloa
 from compilefarm.torch_internals.pytrees import map_leaves, map_tensors
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.results import Results
+from compilefarm.worker.wide_operators import WIDE_OPERATORS
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Widening(InsideMode):
             if func.name().partition(".")[0] in _ASSERTIONS:
                 return None
             self._check(func, args)
+            func = WIDE_OPERATORS.get(func.name(), func)
         args, kwargs = map_leaves(self.widen, (args, kwargs or {}))
         return map_tensors(self.widen, func(*args, **kwargs))
 
