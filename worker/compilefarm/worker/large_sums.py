@@ -1,4 +1,4 @@
-"""Runs a graph with the rounding of loops that add up many elements of float32, one after the other, and of norms.
+"""Runs a graph with the rounding of loops that add up many elements of float32, one after the other.
 
 On processors eager adds up in pairs, and for batch norms in float64 (ATen/native/cpu/SumKernel.cpp,
 ATen/native/Normalization.cpp: acc_type). Inductor's loops there add one element after the other to what a lane has:
@@ -6,8 +6,7 @@ where 32,768 equal ones are added up, as they are of the gradient behind a mean 
 last bits in place of one. Both are right. What such rounding leaves of a result is found out by adding it to each sum.
 
 Of a norm in narrow floats the backward pass is given its mean and its scale, which eager keeps in float32 and torch's
-decomposition rounds (torch/_decomp/decompositions.py: native_batch_norm_helper), and where a gradient is zero the
-decomposition leaves what two terms differ by that eager does not add up: norms are run as it says, on any device.
+decomposition rounds (torch/_decomp/decompositions.py: native_batch_norm_helper): norms are run as that says.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ class LargeSums(InsideMode):
         if isinstance(func, HigherOrderOperator):
             args, kwargs = self.entering((args, kwargs))
         given = args[0] if args else None
-        if not isinstance(given, torch.Tensor) or given.dtype not in _ADDED_UP:
+        if not isinstance(given, torch.Tensor) or given.dtype not in _ADDED_UP or given.device.type != "cpu":
             return func(*args, **kwargs)
         if func.name() in _NORMS:
             # Narrow ones are widened there.
             self.applied = True
             with self:
                 return decomposition_tables()["post_autograd"][func](*args, **kwargs)
-        if func in _SUMS and given.device.type == "cpu":
+        if func in _SUMS:
             result = func(*args, **kwargs)
             return self._off(result, by=lambda: func(given.abs(), *args[1:], **kwargs), elements=given.numel())
         return func(*args, **kwargs)
