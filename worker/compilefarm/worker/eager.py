@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.believed_values import refusing_values_outside
 from compilefarm.worker.checkpoints import run_checkpoints_as_compiled
 from compilefarm.worker.comparison import Comparison, differing_elements
+from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.inputs import move_by_last_bits
 from compilefarm.worker.large_sums import find_with_large_sums
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
@@ -62,6 +64,7 @@ class Eager:
         self._inputs_seed = first_seed + attempt
         self.written = decoded.written_inputs
         self.inside = _coarsest_inside(decoded.graph_module)
+        self._nudged: list[tuple[Results, torch.dtype]] = []
 
     def run(self, program: Callable[..., Any] | None = None, *, seed: int = SEED) -> dict[str, Any]:
         """Returns the results of the graph, or of another program, on a fresh copy of the inputs."""
@@ -110,28 +113,37 @@ class Eager:
             move(given, seed=seed)
             try:
                 results = run(self.program, given, seed=SEED, written=self.written)
-            except Exception:  # noqa: BLE001 - whatever eager raises, the graph does not take these inputs
+            except Exception as error:
+                if find_exhausted(error) is not None:
+                    raise
+                # Whatever else eager raises, the graph does not take these inputs.
                 return
             yield results
 
     @functools.cached_property
-    def _nudged(self) -> Sequence[tuple[Results, torch.dtype]]:
+    def _nudges(self) -> Iterator[tuple[Results, torch.dtype]]:
         narrowed = self.narrowed()
         dtype = coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
         if dtype is None:
-            return ()
+            return iter(())
         nudge = partial(move_by_last_bits, epsilon=epsilon_of(dtype))
         if dtype not in (torch.float32, torch.float64):
             nudge = partial(nudge, last_bits=_NUDGE_OF_NARROW)
-        return [(results, dtype) for results in self._moved(nudge, seeds=_NUDGE_SEEDS)]
+        return ((results, dtype) for results in self._moved(nudge, seeds=_NUDGE_SEEDS))
 
-    def nudged(self) -> Sequence[tuple[Results, torch.dtype]]:
-        """Returns results for inputs whose floats were moved by about a rounding, several times, and its dtype.
+    def nudged(self) -> Iterator[tuple[Results, torch.dtype]]:
+        """Yields results for inputs whose floats were moved by about a rounding, several times, and its dtype.
 
         Where a result hangs on which side of a step an element lies, as those of an activation's derivative, of a
         largest element or of a choice among experts, one that is rounded otherwise is as far off as these are.
         """
-        return self._nudged
+        # Each is run when it is first asked for: all gradients of a large model are large.
+        for number in itertools.count():
+            if number == len(self._nudged) and (further := next(self._nudges, None)) is not None:
+                self._nudged.append(further)
+            if number == len(self._nudged):
+                return
+            yield self._nudged[number]
 
     def perturbed(self) -> Sequence[Results]:
         """Returns results for inputs whose floats were moved by a few last bits, several times."""
