@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc.aio
 import pytest
@@ -116,12 +116,14 @@ async def test_the_bytes_of_a_request_go_once_it_is_parsed() -> None:
     enter(Caller(account="one"))
     contents = [Content()]
     watched = weakref.ref(contents[0])
+    context = mock.Mock()
 
-    async def come() -> AsyncIterator[Any]:
-        yield contents.pop()
+    async def come() -> Any:
+        return contents.pop()
 
+    context.read = come
     parts = {"check": lambda _: None, "semaphore": CallLimits().receiving, "clock": ManualClock(), "heavy": HeavyWork()}
-    async with _receive_one(come(), add=lambda _: None, parse=len, **parts) as request:
+    async with _receive_one(context, add=lambda _: None, parse=len, **parts) as request:
         assert request == 9
         assert watched() is None
 

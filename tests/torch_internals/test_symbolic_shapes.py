@@ -34,7 +34,6 @@ from compilefarm.torch_internals.symbolic_shapes import (
     ToFloat,
     TruncToInt,
     create_symbol,
-    holds_of_all_numbers,
 )
 
 
@@ -57,15 +56,6 @@ def test_symbols_without_bounds_have_none() -> None:
     bounds = env.bound_sympy(symbol)
     assert not isinstance(bounds.lower, sympy.Integer)
     assert not isinstance(bounds.upper, sympy.Integer)
-
-
-def test_conditions_hold_of_all_numbers_of_64_bits() -> None:
-    size = sympy.Symbol("size", integer=True)
-    assert holds_of_all_numbers(size < 2**63)
-    assert holds_of_all_numbers(sympy.Ne(size - 1, 2**63))
-    assert not holds_of_all_numbers(size < 2**63 - 1)
-    assert not holds_of_all_numbers(size + 1 < 2**63)
-    assert not holds_of_all_numbers(sympy.Eq(size, 2**63))
 
 
 def test_floats_that_are_read_of_tensors_are_numbered_as_they_come() -> None:

@@ -297,14 +297,11 @@ class SymbolicJob:
         return guards
 
     def _guard(self, condition: sympy.Basic) -> Expression | None:
-        """A condition as data; None if it cannot be said and holds of all numbers.
-
-        Torch 2.11 assumes of a slice without an end that its size is below 2**63.
-        """
+        """A condition as data; None if it cannot be said and holds of all sizes."""
         try:
             return expression_of(condition, numbers=self._number)
         except Inexpressible as error:
-            if functions.holds_of_all_numbers(condition):
+            if _holds_of_all_sizes(condition):
                 return None
             raise Inexpressible(f"the compiler assumed {condition}, which cannot be said: {error}") from error
 
@@ -334,3 +331,13 @@ def make_symbols(job: Job) -> SymbolicJob:
         values.append(value)
     made.symbols = Symbols(hints=tuple(job.hints), values=values)
     return made
+
+
+def _holds_of_all_sizes(condition: sympy.Basic) -> bool:
+    """Whether a condition says of a symbol that it is no more than a number that none of 64 bits exceeds: torch 2.11
+    assumes that of a slice without an end.
+    """
+    if not isinstance(condition, sympy.Lt | sympy.Gt | sympy.Le | sympy.Ge):
+        return False
+    largest = condition.gts
+    return isinstance(condition.lts, sympy.Symbol) and isinstance(largest, sympy.Integer) and int(largest) >= 2**63

@@ -41,7 +41,6 @@ from torch.utils._sympy.functions import (
     OpaqueUnaryFn_sqrt as SquareRoot,
 )
 from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # torch/utils/_sympy/value_ranges.py
 
 __all__ = [
     "CeilToInt",
@@ -67,7 +66,6 @@ __all__ = [
     "TruncToInt",
     "bindings_of",
     "create_symbol",
-    "holds_of_all_numbers",
     "is_single_number",
     "sym_log2",
     "unbacked_floats_of",
@@ -80,15 +78,6 @@ sym_log2 = torch._sym_log2
 # What torch calls symbols of floats that a graph reads of tensors, numbered in the order in which they are made
 # (torch/fx/experimental/symbolic_shapes.py: create_unbacked_symfloat).
 _UNBACKED_FLOAT = re.compile(r"zuf(\d+)")
-
-# Sizes and other integers of a graph have 64 bits.
-_INTEGERS = ValueRanges(-(2**63), 2**63 - 1)
-
-
-def holds_of_all_numbers(condition: sympy.Basic) -> bool:
-    """Whether a condition holds whatever integers its symbols are."""
-    found = bound_sympy(condition, dict.fromkeys(condition.free_symbols, _INTEGERS))
-    return bool(found.is_singleton() and found.lower == sympy.true)
 
 
 def unbacked_floats_of(error: GuardOnDataDependentSymNode) -> set[int]:

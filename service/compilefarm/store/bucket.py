@@ -159,7 +159,8 @@ class BucketBackend(Backend):
         except (EOFError, ConnectionError) as error:
             raise self._failure(asked, _ENDED) from error
         finally:
-            writer.close()
+            # Closed it would stay until a process that takes nothing has taken what was asked.
+            writer.transport.abort()
 
     def _connect(self, file: IO[bytes] | None) -> socket.socket:
         if self._process is not None:
