@@ -147,6 +147,17 @@ def test_floats_move_by_more_where_something_coarser_is_computed_of_them() -> No
     torch.testing.assert_close(shares, torch.full((40,), 4 * torch.finfo(torch.bfloat16).eps), rtol=1e-3, atol=0)
 
 
+def test_of_less_than_a_last_bit_some_floats_move_by_one() -> None:
+    job = capture(lambda x: x + 1, torch.ones(64, 64, dtype=torch.bfloat16)).encode().job
+    (made,), (moved,) = random_inputs(job, seed=0), random_inputs(job, seed=0)
+    move_by_last_bits([moved], seed=1, last_bits=1 / 16)
+    assert isinstance(made, torch.Tensor)
+    assert isinstance(moved, torch.Tensor)
+    share = float((moved != made).float().mean())
+    assert 1 / 24 < share < 1 / 12
+    assert float(((moved - made) / made).abs().max()) < 2.1 * torch.finfo(torch.bfloat16).eps
+
+
 def test_integers_do_not_move() -> None:
     job = capture(lambda x, y: (x + 1, ~y), torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool)).encode()
     made, moved = random_inputs(job.job, seed=0), random_inputs(job.job, seed=0)

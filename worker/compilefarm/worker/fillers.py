@@ -336,17 +336,17 @@ def _unpooled(node: Node) -> Found:
 
 def _kernels(node: Node) -> Found:
     """Of convolutions: what is added up for an element of the result is as many elements as a kernel has, in all the
-    channels of its group. Where a deep network has no norms, its activations would grow beyond all floats otherwise."""
-    weight = _argument(node, 1, "weight")
-    shape, name = _shape(weight), _name(node)
+    channels of its group. Where a deep network has no norms, its activations would grow beyond all floats otherwise.
+    A transposed one that does not say its groups has as many channels before as after, for this.
+    """
+    weight, groups = _argument(node, 1, "weight"), _argument(node, 6, "groups")
+    shape = _shape(weight)
     if len(shape) < 3 or 0 in shape:
         return
-    if name.startswith("conv_transpose"):
-        groups = _argument(node, 6, "groups")
-        bound = math.prod(shape) // shape[1] // (groups if isinstance(groups, int) and groups > 0 else 1)
-    else:
-        bound = math.prod(shape[1:])
-    yield weight, Filler(kind=Kind.WEIGHTS, bound=max(bound, 1))
+    added_up = math.prod(shape[1:])
+    if _name(node).startswith("conv_transpose") and isinstance(groups, int) and groups > 0:
+        added_up = math.prod((shape[0] // groups, *shape[2:]))
+    yield weight, Filler(kind=Kind.WEIGHTS, bound=max(added_up, 1))
 
 
 def _variance(node: Node) -> Found:
