@@ -17,6 +17,7 @@ from compilefarm.service.testing import calling, sample_job, serving
 from compilefarm.v1.compile_service_pb2 import OUTCOME_COMPILED
 from compilefarm.v1.job_pb2 import PHASE_QUEUED
 from compilefarm.worker.testing import ENVIRONMENT
+from tests.cluster.pipes import read_pipe
 from tests.cluster.test_ray_pool import connected, slots, spot_nodes
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ async def test_jobs_of_a_node_that_gets_sigterm_go_elsewhere_within_its_notice(
         pool = connected(cluster, given)
         async with serving(pool=pool) as gateway, calling(gateway.address) as calls:
             watch = await calls.watch(sample_job(environment=ENVIRONMENT))
-            await asyncio.to_thread(os.read, ledger, 1000)
+            await read_pipe(ledger)
             (first,) = pool.workers()
             with spot_nodes(cluster, 1) as (other,):
                 node.send_signal(signal.SIGTERM)
                 await watch.progress(PHASE_QUEUED)
-                await asyncio.to_thread(os.read, ledger, 1000)
+                await read_pipe(ledger)
                 (second,) = pool.workers()
                 assert first.node != second.node == other.node_id
                 await asyncio.to_thread(lambda: gate.open("wb").close())

@@ -22,6 +22,7 @@ from compilefarm.v1.compile_service_pb2 import OUTCOME_COMPILED
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_QUEUED, PHASE_VERIFYING, Job, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.worker.testing import ENVIRONMENT, program_of
+from tests.cluster.pipes import read_pipe
 from tests.toolchains import KeptToolchains
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ async def test_a_node_that_goes_in_the_middle_of_a_compile_costs_its_callers_a_c
         async with serving(pool=pool) as gateway, calling(gateway.address) as calls:
             job = sample_job(environment=ENVIRONMENT)
             watch = await calls.watch(job)
-            await asyncio.to_thread(os.read, ledger, 1000)
+            await read_pipe(ledger)
             shown = await calls.status()
             assert {worker.node for worker in shown.workers} == {node.node_id for node in both}
             assert {worker.host for worker in shown.workers} == {socket.gethostname()}
@@ -165,7 +166,7 @@ async def test_a_node_that_goes_in_the_middle_of_a_compile_costs_its_callers_a_c
             cluster.remove_node(next(node for node in both if node.node_id == first.node), allow_graceful=False)
             queued = await watch.progress(PHASE_QUEUED)
             assert not queued.worker
-            await asyncio.to_thread(os.read, ledger, 1000)
+            await read_pipe(ledger)
             second = _busy(await calls.status())
             assert second != first.name
             await asyncio.to_thread(_open, gate)
