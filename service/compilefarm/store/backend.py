@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -97,6 +97,24 @@ class Backend(Protocol):
 def staging_of_user() -> Path:
     """The folder `staging` of backends that are no folder of this machine, one for each of its users."""
     return Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
+
+
+async def temporary_copy(write: Callable[[IO[bytes]], Awaitable[bool]]) -> IO[bytes] | None:
+    """Returns a file without a name that holds an object, at its beginning; None if there is no object.
+
+    Args:
+        write: writes the object to a file; False if there is none.
+    """
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
+    try:
+        if await write(file):
+            file.seek(0)
+            return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
 
 
 class WrappingBackend(Backend):

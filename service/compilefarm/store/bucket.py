@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from compilefarm.core.errors import StoreUnavailable
-from compilefarm.store.backend import Backend, StoredObject, staging_of_user
+from compilefarm.store.backend import Backend, StoredObject, staging_of_user, temporary_copy
 from compilefarm.store.bucket_frames import Frame, Value, read_frame, stored_object, write_frame
 
 # Longer than a request is tried again.
@@ -70,16 +69,10 @@ class BucketBackend(Backend):
         return bool((await self._ask("create", path, content=content)).values["answer"])
 
     async def open(self, path: str) -> IO[bytes] | None:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
-        try:
-            if (await self._ask("open", path, file=file, is_large=True)).values["answer"]:
-                file.seek(0)
-                return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-        return None
+        async def write(file: IO[bytes]) -> bool:
+            return bool((await self._ask("open", path, file=file, is_large=True)).values["answer"])
+
+        return await temporary_copy(write)
 
     async def create_from(self, path: str, *, file: Path) -> bool:
         return bool((await self._ask("create_from", path, values={"file": str(file)}, is_large=True)).values["answer"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from compilefarm.store.backend import (
     Backend,
     StoredObject,
     staging_of_user,
+    temporary_copy,
 )
 
 if TYPE_CHECKING:
@@ -95,16 +95,7 @@ class ObjectBackend(Backend):
             return True
 
     async def open(self, path: str) -> IO[bytes] | None:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
-        try:
-            if await self.copy_to(path, file=file):
-                file.seek(0)
-                return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-        return None
+        return await temporary_copy(lambda file: self.copy_to(path, file=file))
 
     async def copy_to(self, path: str, *, file: IO[bytes]) -> bool:
         """Writes an object to a file, a little more than LARGEST_OBJECT_BYTES of it at most. False if there is none."""

@@ -100,9 +100,14 @@ class Eager:
         return find_unwritten(self.program, self.run)
 
     @functools.cached_property
-    def _perturbed(self) -> Sequence[Results]:
+    def _precision(self) -> torch.dtype | None:
+        """The coarsest dtype that the graph may compute in: that of its floats, or of narrower products."""
         narrowed = self.narrowed()
-        dtype = coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
+        return coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
+
+    @functools.cached_property
+    def _perturbed(self) -> Sequence[Results]:
+        dtype = self._precision
         epsilon = epsilon_of(dtype) if dtype is not None else 0.0
         return list(self._moved(partial(move_by_last_bits, epsilon=epsilon), seeds=_PERTURBATION_SEEDS))
 
@@ -122,8 +127,7 @@ class Eager:
 
     @functools.cached_property
     def _nudges(self) -> Iterator[tuple[Results, torch.dtype]]:
-        narrowed = self.narrowed()
-        dtype = coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
+        dtype = self._precision
         if dtype is None:
             return iter(())
         nudge = partial(move_by_last_bits, epsilon=epsilon_of(dtype))
