@@ -51,7 +51,7 @@ def test_status_says_what_is_kept_and_what_was_asked_for(farm: str, capsys: pyte
     assert run_command("status", "--address", farm) == 0
     said = capsys.readouterr().out
     assert "1 entries, 16.4 kB of 50.0 MB, 0 evicted" in said
-    assert "autotune: 1 hits, 1 misses, 1 written" in said
+    assert "autotune: 1 hits, 0 sent ahead, 1 misses, 1 written" in said
     assert run_command("status", "--address", farm, "--json") == 0
     assert json.loads(capsys.readouterr().out)["caches"]["size_limit_bytes"] == "50000000"
 
@@ -67,7 +67,8 @@ def test_doctor_tells_it(farm: str, capsys: pytest.CaptureFixture[str], monkeypa
         monkeypatch.setenv(name, value)
     run_command("doctor", "--address", farm, "--json")
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
-    assert found["farm: torch's caches"]["finding"] == "1 entries, 16.4 kB of 50.0 MB; 1 of 2 questions found one"
+    kept = "1 entries, 16.4 kB of 50.0 MB; 1 of 2 questions found one, 0 more sent ahead"
+    assert found["farm: torch's caches"]["finding"] == kept
     assert found["torch's caches"]["finding"] == "the farm is asked: TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE"
     assert found["torch's caches: farm"]["finding"] == "everybody may read and write entries"
 

@@ -65,6 +65,23 @@ async def test_entries_of_caches_are_counted() -> None:
     assert figures["compilefarm_bytes_received_total",] == len(b"content")
 
 
+async def test_entries_that_come_along_with_others_are_counted_and_told() -> None:
+    """A pod that finds two entries asks for one."""
+    caches = await open_caches("memory:", size_limit_bytes=10**6, lifetime_seconds=3600)
+    async with serving(config=MEASURED, caches=caches) as gateway, calling(gateway.address) as calls:
+        for key in ("first", "second"):
+            await calls.put_entry(b"content", key=key)
+            await calls.find_entries(key, ahead_bytes=0)
+        async with calling(gateway.address) as pod:
+            found = await pod.find_entries("first", ahead_bytes=10**6)
+        assert [each.entry.key for each in found] == ["first", "second"]
+        figures = await scrape(gateway.metrics_address)
+        (requests,) = (await calls.status()).caches.requests
+    outcomes = {key[2]: value for key, value in figures.items() if key[0] == "compilefarm_cache_requests_total"}
+    assert outcomes == {"hit": 3, "write": 2, "ahead": 1}
+    assert (requests.hits, requests.sent_ahead, requests.misses, requests.writes) == (3, 1, 0, 2)
+
+
 async def test_requests_and_bytes_are_counted() -> None:
     async with serving(config=MEASURED) as gateway, calling(gateway.address) as calls:
         made = (await calls.finish(sample_job())).manifest

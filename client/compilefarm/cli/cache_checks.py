@@ -45,8 +45,9 @@ def check_caches(status: StatusResponse, *, environ: Mapping[str, str]) -> Itera
 def _kept_words(usage: CacheUsage) -> str:
     asked = sum(requests.hits + requests.misses for requests in usage.requests)
     found = sum(requests.hits for requests in usage.requests)
+    ahead = sum(requests.sent_ahead for requests in usage.requests)
     size = f"{size_words(usage.size_bytes)} of {size_words(usage.size_limit_bytes)}"
-    return f"{usage.entries} entries, {size}; {found} of {asked} questions found one"
+    return f"{usage.entries} entries, {size}; {found} of {asked} questions found one, {ahead} more sent ahead"
 
 
 def _is_asking(environ: Mapping[str, str]) -> bool:

@@ -275,6 +275,7 @@ class CacheRequests(google.protobuf.message.Message):
     HITS_FIELD_NUMBER: builtins.int
     MISSES_FIELD_NUMBER: builtins.int
     WRITES_FIELD_NUMBER: builtins.int
+    SENT_AHEAD_FIELD_NUMBER: builtins.int
     cache: builtins.str
     """The cache, as in metrics: "fx_graph"."""
     hits: builtins.int
@@ -283,6 +284,10 @@ class CacheRequests(google.protobuf.message.Message):
     """Entries that were not."""
     writes: builtins.int
     """Entries that were written."""
+    sent_ahead: builtins.int
+    """Entries that came along with one that was asked for, before they were; the pods' own counters know which of them
+    were asked for then.
+    """
     def __init__(
         self,
         *,
@@ -290,8 +295,9 @@ class CacheRequests(google.protobuf.message.Message):
         hits: builtins.int = ...,
         misses: builtins.int = ...,
         writes: builtins.int = ...,
+        sent_ahead: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cache", b"cache", "hits", b"hits", "misses", b"misses", "writes", b"writes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cache", b"cache", "hits", b"hits", "misses", b"misses", "sent_ahead", b"sent_ahead", "writes", b"writes"]) -> None: ...
 
 global___CacheRequests = CacheRequests
 

@@ -27,5 +27,5 @@ def describe_caches(store: EntryStore | None, *, counts: CacheCounts) -> CacheUs
 
 
 def _requests_of(cache: str, *, counts: CacheCounts) -> CacheRequests:
-    hits, misses, writes = (counts.requests[cache, outcome] for outcome in ("hit", "miss", "write"))
-    return CacheRequests(cache=cache, hits=hits, misses=misses, writes=writes)
+    hits, misses, writes, ahead = (counts.requests[cache, outcome] for outcome in ("hit", "miss", "write", "ahead"))
+    return CacheRequests(cache=cache, hits=hits, misses=misses, writes=writes, sent_ahead=ahead)

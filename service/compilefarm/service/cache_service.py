@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class CacheCounts:
-    """Counts since the service started, by cache and by outcome: hit, miss or write."""
+    """Counts since the service started, by cache and by outcome: hit, miss, write, or ahead, for an entry that was sent
+    with another one."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()
@@ -189,6 +190,8 @@ class CacheService(CacheServiceServicer):
         if not self._answers.leaves_half(account, batch.size_bytes):
             return answer_of(batch.first.entry, None)
         self._counters.bytes_sent += batch.size_bytes
+        for cache in batch.ahead:
+            self._counts.note(cache, "ahead")
         return batch.answer
 
     def _require_writable(self) -> None:

@@ -13,6 +13,7 @@ from compilefarm.service.trails import EntryName, Trails
 from compilefarm.store.cache import Cache
 from compilefarm.store.checked_entries import CheckedEntry
 from compilefarm.store.entries import EntryStore
+from compilefarm.v1.cache_service_pb2 import TorchCache
 
 # cache_service.proto: FindEntryRequest.ahead_bytes.
 _MOST_AHEAD_BYTES = 2 * 1024 * 1024
@@ -28,12 +29,14 @@ class EntryBatch:
 
     Attributes:
         first: the entry.
+        ahead: of which caches those are that come ahead.
         last: the name of the last one that comes ahead, or of the entry.
         answer: a FindEntryResponse with all, serialized.
         size_bytes: their bytes.
     """
 
     first: CheckedEntry
+    ahead: Sequence[TorchCache.ValueType]
     last: EntryName
     answer: bytes
     size_bytes: int
@@ -100,6 +103,7 @@ class EntryBatches:
         ahead = _fitting([await self._find(each) for each in following], room_bytes=_MOST_AHEAD_BYTES)
         return EntryBatch(
             first=first,
+            ahead=[each.entry.cache for each in ahead],
             last=names[-1],
             answer=b"".join(each.answer for each in (first, *ahead)),
             size_bytes=sum(len(each.content or b"") for each in (first, *ahead)),

@@ -190,7 +190,8 @@ def _of_store(usage: StoreUsage) -> Iterator[Metric]:
 def _of_caches(sources: Sources) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "compilefarm_cache_requests",
-        "Requests for entries of torch's own caches that were answered, by cache and outcome (hit, miss, write)",
+        "Requests for entries of torch's own caches that were answered, by cache and outcome (hit, miss, write, or "
+        "ahead: sent along with another entry, before it was asked for)",
         labels=["cache", "outcome"],
     )
     for labels, count in sorted(sources.cache_counts.requests.items()):
