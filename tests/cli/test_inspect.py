@@ -187,3 +187,21 @@ def test_sources_are_written_nowhere_else(tmp_path: Path, path: str, capsys: pyt
     assert f"{path!r} is no path for a file of sources" in capsys.readouterr().err
     assert {each.name for each in tmp_path.iterdir()} <= {"store", "sources"}
     assert [each for each in (tmp_path / "sources").rglob("*") if each.is_file()] == []
+
+
+def test_sources_take_the_place_of_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "sources" / "forward" / "wrapper.py"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    assert write_sources_of(tmp_path, "conftest.py", "forward/wrapper.py") == 1
+    assert f"{tmp_path / 'sources'} is not empty" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+    assert not (tmp_path / "sources" / "conftest.py").exists()
+
+
+@pytest.mark.parametrize("paths", [("a", "a/b"), ("a" * 300,)])
+def test_sources_that_no_folder_can_hold_are_told_in_a_line(
+    tmp_path: Path, paths: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert write_sources_of(tmp_path, *paths) == 1
+    assert f"{tmp_path / 'sources'} cannot be written" in capsys.readouterr().err

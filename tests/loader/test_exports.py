@@ -13,7 +13,7 @@ from compilefarm.builder.packing import pack
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.loader.exports import Format, write_export
 from compilefarm.v1.graph_pb2 import Expression
-from compilefarm.v1.manifest_pb2 import BUILDER_KERNEL, Library, Manifest
+from compilefarm.v1.manifest_pb2 import BUILDER_KERNEL, Library, Manifest, SourceFile, Sources
 
 
 def program_of(wrapper: str) -> bytes:
@@ -21,12 +21,17 @@ def program_of(wrapper: str) -> bytes:
     return pickle.dumps((SimpleNamespace(compiled_fw=SimpleNamespace(result=graph), compiled_bw=None), {}, {}))
 
 
-def export(content: bytes, path: Path, *, format: Format = "binary", **fields: Any) -> None:
+def export(
+    content: bytes, path: Path, *, format: Format = "binary", sources: bytes | None = None, **fields: Any
+) -> None:
     program, stored = pack(content)
     kernel, stored_kernel = pack(b"a kernel")
+    told, stored_sources = pack(sources or b"")
+    if sources is not None:
+        fields["sources"] = told
     libraries = [Library(builder=BUILDER_KERNEL, blob=kernel)] if fields.pop("has_kernels", False) else []
     manifest = Manifest(key="a-key", program=program, libraries=libraries, **fields)
-    blobs = {program.digest: stored, kernel.digest: stored_kernel}
+    blobs = {program.digest: stored, kernel.digest: stored_kernel, told.digest: stored_sources}
     write_export(manifest, blobs=blobs, path=path / "program", format=format)
 
 
@@ -49,4 +54,18 @@ def test_what_torch_has_no_form_for_is_refused(wrapper: str, given: dict[str, An
 def test_bytes_that_are_no_program_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptArtifact, match="cannot be loaded"):
         export(b"no pickle at all", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (b"\xff\xff no message", "cannot be read"),
+        (Sources(files=[SourceFile(path="wrapper.py")]).SerializeToString(), "no forward/wrapper.py"),
+    ],
+    ids=["no sources", "those of another program"],
+)
+def test_sources_that_no_worker_of_ours_stored_are_refused(sources: bytes, words: str, tmp_path: Path) -> None:
+    with pytest.raises(CorruptArtifact, match=words):
+        export(program_of("call = None"), tmp_path, format="unpacked", sources=sources)
     assert list(tmp_path.iterdir()) == []

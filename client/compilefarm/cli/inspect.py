@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,9 +16,9 @@ from compilefarm.cli.stored_sources import fetch_sources
 from compilefarm.cli.words import console, enum_words, moment_words, seconds_words, size_words
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.connection import Connection
-from compilefarm.client.exports import Exports
+from compilefarm.client.exports import Exports, require_empty
 from compilefarm.core.environments import describe
-from compilefarm.core.errors import CorruptArtifact, InvalidRequest, NotStored
+from compilefarm.core.errors import CorruptArtifact, InvalidRequest, NotStored, UnusableFolder
 from compilefarm.core.expressions import MAX_SYMBOLS, check_expression, say
 from compilefarm.v1.admin_service_pb2 import InspectRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -32,6 +32,7 @@ from compilefarm.v1.manifest_pb2 import (
     Check,
     Library,
     Manifest,
+    SourceFile,
     Verification,
 )
 
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--source",
         type=Path,
         metavar="DIR",
-        help="also write the sources of the artifact to this directory: Inductor's code, kernels",
+        help="also write the sources of the artifact to this new folder: Inductor's code, kernels",
     )
     parser.add_argument(
         "--unpacked",
@@ -84,20 +85,32 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_sources(manifest: Manifest, farm: Connection, *, folder: Path) -> None:
-    """Fetches the sources of an artifact, and writes them below a folder.
+    """Fetches the sources of an artifact, and writes them to a folder that is empty or not there: they are whatever a
+    worker says, and could take the place of other files.
 
     Raises:
         NotStored: the artifact was stored without sources.
         CorruptArtifact: a source has a path that does not lie below the folder, or what is stored are no sources.
+        UnusableFolder: there is something in the folder, or they cannot be written there.
     """
     if not manifest.HasField("sources"):
         raise NotStored(f"{manifest.key} was stored without its sources")
-    for file in fetch_sources(manifest.sources, farm).files:
+    files = fetch_sources(manifest.sources, farm).files
+    for file in files:
         if not _PATH.fullmatch(file.path):
             raise CorruptArtifact(f"{file.path!r} is no path for a file of sources")
+    try:
+        require_empty(folder)
+        _write(files, folder=folder)
+    except OSError as error:
+        raise UnusableFolder(f"{folder} cannot be written: {error}") from error
+
+
+def _write(files: Sequence[SourceFile], *, folder: Path) -> None:
+    for file in files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text)
+        path.write_text(file.text, encoding="utf-8")
 
 
 def show(manifest: Manifest, to: Console) -> None:

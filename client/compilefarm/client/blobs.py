@@ -89,7 +89,9 @@ def _find_missing(digests: Sequence[str], *, connection: Connection, budget: Bud
         with connection.calls():
             call = stubs.blobs.FindMissing.future(question, timeout=budget.timeout())
             with Silence().watching(call):
-                missing += call.result().digests
+                told = set(call.result().digests)
+        # Whoever answers may name others, and one of them any number of times.
+        missing += [digest for digest in question.digests if digest in told]
     return missing
 
 

@@ -144,7 +144,8 @@ class CacheCalls:
         """Returns the descriptions of entries whose keys begin so, those written last at the end, trusted or not.
 
         Raises:
-            CorruptArtifact: they are more than a farm lists.
+            CorruptArtifact: they are more than a farm lists, or others than were asked for: an entry says under which
+                name it was signed, and who answers may have it read under another.
         """
         request = ListEntriesRequest(cache=cache, key_prefix=key_prefix)
         found: list[CacheEntry] = []
@@ -155,6 +156,9 @@ class CacheCalls:
                 if len(found) > MOST_LISTED:
                     answers.cancel()
                     raise CorruptArtifact(f"the farm lists more than {MOST_LISTED} entries, the most that farms list")
+        for entry in found:
+            if entry.cache != cache or not entry.key.startswith(key_prefix):
+                raise CorruptArtifact(f"the farm lists cache entry {entry.key[:100]!r}, which was not asked for")
         return found
 
     def find_missing(self, cache: TorchCache.ValueType, keys: Sequence[str]) -> set[str]:
@@ -163,7 +167,9 @@ class CacheCalls:
         for start in range(0, len(keys), KEYS_PER_QUESTION):
             request = FindMissingEntriesRequest(cache=cache, keys=keys[start : start + KEYS_PER_QUESTION])
             with self._calling() as (stub, timeout_seconds):
-                missing.update(stub.FindMissingEntries(request, timeout=timeout_seconds).keys)
+                told = stub.FindMissingEntries(request, timeout=timeout_seconds).keys
+            # Whoever answers may name others.
+            missing.update(set(request.keys).intersection(told))
         return missing
 
     def remove(self, cache: TorchCache.ValueType, keys: Sequence[str]) -> None:

@@ -92,6 +92,16 @@ def _place_of(path: Path, *, format: Format) -> Path:
     """The path, if what is there may be replaced."""
     if format == "binary" and path.is_dir():
         raise IsADirectoryError(f"{path} is a folder")
-    if format == "unpacked" and path.exists() and os.listdir(path):
-        raise FileExistsError(f"{path} is not empty")
+    if format == "unpacked":
+        require_empty(path)
     return path
+
+
+def require_empty(folder: Path) -> None:
+    """Passes if a folder is empty or not there.
+
+    Raises:
+        OSError: there is something in it, or it is none.
+    """
+    if folder.exists() and os.listdir(folder):
+        raise FileExistsError(f"{folder} is not empty")

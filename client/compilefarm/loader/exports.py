@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from google.protobuf.message import DecodeError
+
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.core.interruptions import raise_interruption
@@ -75,7 +77,10 @@ def _graphs_of(entry: Any) -> Iterator[Any]:
 def _sources_of(manifest: Manifest, contents: Mapping[str, bytes]) -> dict[str, str]:
     if not manifest.HasField("sources"):
         raise IncompatibleArtifact("the artifact was stored without its sources, of which this form consists")
-    sources = Sources.FromString(contents[manifest.sources.digest])
+    try:
+        sources = Sources.FromString(contents[manifest.sources.digest])
+    except DecodeError as error:
+        raise CorruptArtifact(f"the sources of the artifact cannot be read: {error}") from error
     return {file.path: file.text for file in sources.files}
 
 
@@ -83,7 +88,10 @@ def _restore_wrappers(entry: Any, sources: Mapping[str, str]) -> None:
     """Puts wrappers back into what Inductor has written."""
     for name, part in (("forward", entry.compiled_fw), ("backward", entry.compiled_bw)):
         if part is not None:
-            replace_wrapper(part.result, sources[f"{name}/wrapper.py"])
+            path = f"{name}/wrapper.py"
+            if path not in sources:
+                raise CorruptArtifact(f"among the sources of the artifact there is no {path}")
+            replace_wrapper(part.result, sources[path])
 
 
 def _require_sayable(wrapper: str) -> None:

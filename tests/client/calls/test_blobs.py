@@ -14,6 +14,7 @@ from compilefarm.client.testing import FakeClock, FarmServicer, manifest_of, ser
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import CorruptArtifact, Draining, FarmError, NotStored, StoreUnavailable, Unreachable
+from compilefarm.v1.blob_service_pb2 import FindMissingRequest, FindMissingResponse
 
 
 class Broken(FarmError):
@@ -163,3 +164,20 @@ def test_more_blobs_than_fit_into_one_question(servicer: FarmServicer, connectio
     blobs = {digest_of(content): content for content in contents}
     assert send_missing(blobs, connection=connection, budget=budget) == len(contents[-1])
     assert servicer.questions == 1 + 2
+
+
+class Lying(FarmServicer):
+    """Says that it misses what it was not asked about, and everything twice."""
+
+    def FindMissing(self, request: FindMissingRequest, context: object) -> FindMissingResponse:
+        return FindMissingResponse(digests=[digest_of(b"another"), *(2 * list(request.digests))])
+
+
+def test_what_a_farm_says_it_misses_and_was_not_asked_about_is_not_sent(budget: Budget) -> None:
+    servicer, writes = Lying(), list[str]()
+    servicer.before_answer = writes.append
+    with serving(servicer) as address:
+        connection = Connection(ClientConfig(address=address), clock=FakeClock())
+        assert send_missing({digest_of(b"held"): b"held"}, connection=connection, budget=budget) == len(b"held")
+        connection.close()
+    assert (servicer.blobs, writes) == ({digest_of(b"held"): b"held"}, ["Write"])

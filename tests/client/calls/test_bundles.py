@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from compilefarm.core.errors import CorruptArtifact, InvalidRequest, NoCaches, N
 from compilefarm.core.signatures import SigningKey, new_signing_key
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import serving_in_thread
+from compilefarm.store.entries import EntryStore
 from compilefarm.store.opening import open_caches
 from compilefarm.store.testing import MovedClock
 from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
@@ -369,6 +371,36 @@ def test_a_farm_that_lists_without_an_end_is_not_listened_to(farm: str, monkeypa
         push(farm, part(b"graph %d" % number))
     with pytest.raises(CorruptArtifact, match="more than 2"):
         calls_to(farm).list_entries(TorchCache.TORCH_CACHE_MEGA_PUSH, key_prefix="")
+
+
+def test_what_was_signed_for_another_bundle_is_not_taken_for_this_one(
+    farm: str, signer: tuple[Trust, SigningKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trust, key = signer
+    push(farm, part(b"tried out"), name="experiment", trust=trust)
+    listed = EntryStore.list_descriptions
+
+    async def lie(self: EntryStore, cache: TorchCache.ValueType, **asked: Any) -> list[CacheEntry]:
+        return await listed(self, cache, **{**asked, "key_prefix": ""})
+
+    monkeypatch.setattr(EntryStore, "list_descriptions", lie)
+    machine = Machine()
+    with pytest.raises(CorruptArtifact, match=r"'experiment [0-9a-f]{64}', which was not asked for"):
+        pull(farm, machine=machine, calls=calls_to(farm, trust=Trust(trusted_cache_keys=(key.public,))))
+    assert machine.loaded == {}
+
+
+def test_parts_that_a_farm_says_it_misses_and_was_not_asked_about_are_not_sent(
+    farm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_missing = EntryStore.find_missing
+
+    async def lie(self: EntryStore, *asked: Any, **told: Any) -> list[str]:
+        return [*await find_missing(self, *asked, **told), digest_of(b"another")]
+
+    monkeypatch.setattr(EntryStore, "find_missing", lie)
+    pushed = push(farm, part(b"graph"))
+    assert (pushed.added, pushed.sent_bytes, pushed.obstacles) == ({"inductor": 1}, len(b"graph"), ())
 
 
 def test_a_store_that_is_full_keeps_what_it_can_and_says_so(tmp_path: Path) -> None:
