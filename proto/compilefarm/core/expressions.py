@@ -107,22 +107,24 @@ def check_expression(expression: Expression, *, symbols: int, condition: bool, w
     return _check(expression, symbols=symbols, wanted=wanted, depth=0, what=what)
 
 
-def check_guards(guards: Iterable[Expression], *, symbols: int, what: str) -> None:
-    """Checks the form and the size of the guards of an artifact.
+def check_guards(guards: Iterable[Expression], *, symbols: int, what: str, before: int = 0) -> int:
+    """Checks the form and the size of the guards of an artifact. Returns how many terms they have.
 
     Args:
         guards: what to check.
         symbols: how many symbols there are to refer to.
         what: the role of each, for messages.
+        before: how many terms others of the artifact have, which were checked before.
 
     Raises:
         InvalidRequest: one is malformed, too large or too deep, or they are too many.
     """
-    terms = 0
+    terms = before
     for guard in guards:
         terms += check_expression(guard, symbols=symbols, condition=True, what=what)
         if terms > MAX_GUARD_TERMS:
             raise InvalidRequest(f"{what} is one of too many: at most {MAX_GUARD_TERMS} terms are taken of all")
+    return terms
 
 
 def _check(expression: Expression, *, symbols: int, wanted: frozenset[int], depth: int, what: str) -> int:

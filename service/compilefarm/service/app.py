@@ -177,6 +177,8 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._parts.verifications.close()
+        if self._parts.settler is not None:
+            await self._parts.settler.close()
         if self._parts.journal is not None:
             await self._parts.journal.close()
         await self._parts.session.end()

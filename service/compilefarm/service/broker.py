@@ -7,13 +7,15 @@ from contextlib import aclosing
 from typing import Protocol
 
 from compilefarm.core.errors import Busy, FarmError, InvalidRequest, NotStored
-from compilefarm.core.expressions import holds
 from compilefarm.service.active_job import ActiveJob, State
 from compilefarm.service.active_jobs import ActiveJobs
+from compilefarm.service.call_limits import MOST_CALLS
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.progress import ProgressMeter
 from compilefarm.service.requests import AdmittedRequest, Event
 from compilefarm.service.verifications import Verifications
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.guard_turns import GuardTurns
 from compilefarm.v1.compile_service_pb2 import Accepted, Finished, Outcome
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
@@ -54,6 +56,11 @@ class Broker:
         self._verifications = verifications
         self._meter = meter
         self._observers = observers
+        self._guard_turns = GuardTurns()
+        # Thousands may wait for one job, and each that did not begin it is asked for.
+        self._comparisons = FairSemaphore(
+            "comparing sizes with artifacts", places=1, account_places=1, account_waiting=MOST_CALLS
+        )
 
     async def lookup(self, request: AdmittedRequest) -> Manifest:
         """The artifact for a job, if it is stored where the caller may read.
@@ -101,9 +108,23 @@ class Broker:
                             missed = True
                             self._note_miss(request, joins=not joined.leads)
                         yield self._meter.read(joined.job, stage=stage)
-            if joined.leads or _is_answered(joined.job, request=request):
+            if joined.leads or await self._is_answered(joined.job, request=request):
                 break
         yield self._finished(joined.job, request=request, leads=joined.leads)
+
+    async def _is_answered(self, job: ActiveJob, *, request: AdmittedRequest) -> bool:
+        """Returns whether what became of a job that another request began is an answer to this one, too; it asks again
+        otherwise.
+
+        A variant may have guards that this one does not meet, and what failed for the hints of another may succeed for
+        these. A refusal may have been for the share of the other's tenant, or for its hints.
+        """
+        if job.error is not None:
+            return not _is_personal(job.error, job=job, request=request)
+        if isinstance(job.result, Manifest) and job.result.guards:
+            async with self._comparisons.acquired(request.caller.account):
+                return await self._guard_turns.hold(job.result.guards, request.job.hints)
+        return job.state is not State.FAILED or _has_same_hints(job, request)
 
     def _finished(self, job: ActiveJob, *, request: AdmittedRequest, leads: bool) -> Finished:
         if job.error is not None:
@@ -127,20 +148,6 @@ class Broker:
 def _accepted(request: AdmittedRequest) -> Accepted:
     parts = [KeyPart(name=part.name, digest=part.digest) for part in request.key.parts]
     return Accepted(key=request.key.text, key_parts=parts)
-
-
-def _is_answered(job: ActiveJob, *, request: AdmittedRequest) -> bool:
-    """Returns whether what became of a job that another request began is an answer to this one, too; it asks again
-    otherwise.
-
-    A variant may have guards that this one does not meet, and what failed for the hints of another may succeed for
-    these. A refusal may have been for the share of the other's tenant, or for its hints.
-    """
-    if job.error is not None:
-        return not _is_personal(job.error, job=job, request=request)
-    if isinstance(job.result, Manifest):
-        return holds(job.result.guards, request.job.hints)
-    return job.state is not State.FAILED or _has_same_hints(job, request)
 
 
 def _is_personal(error: FarmError, *, job: ActiveJob, request: AdmittedRequest) -> bool:

@@ -106,6 +106,7 @@ class Composition:
             if means.config.read_only
             else Journal(means.store.shared, session=self.session, peers=peers, clock=means.clock)
         )
+        self.settler = None if self.journal is None else JournalSettler(self.journal)
         self.environments = DeclaredEnvironments(means.declared, backend=means.store.shared, clock=means.clock)
         self.queue = self._make_queue(has_several_tenants)
         self._observers = self._job_observers(registry)
@@ -171,8 +172,8 @@ class Composition:
             JobLog(self.queue.describe_worker),
             JobMetrics(registry, clock=self._means.clock),
         ]
-        if self.journal is not None:
-            observers.append(JournalSettler(self.journal))
+        if self.settler is not None:
+            observers.append(self.settler)
         return observers
 
     def _make_attempts(self) -> Attempts:

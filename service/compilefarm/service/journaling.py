@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from compilefarm.core.errors import (
     StoreUnavailable,
     WorkerLost,
 )
-from compilefarm.core.expressions import holds
 from compilefarm.core.keys import UNNAMED_FORMAT, Key
 from compilefarm.service.active_job import ActiveJob, Purpose, State
 from compilefarm.service.admission import Admission
@@ -31,6 +30,8 @@ from compilefarm.service.priorities import Priority
 from compilefarm.service.requests import AdmittedRequest, Answering, Event
 from compilefarm.service.roles import Role
 from compilefarm.service.state_folder import bring_over
+from compilefarm.store.guard_turns import GuardTurns
+from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.journal_pb2 import AcceptedJob
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -94,16 +95,39 @@ class JournalSettler:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self._guard_turns = GuardTurns()
+        self._settling: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Returns when the entries are removed of all jobs that are done."""
+        await asyncio.gather(*self._settling)
 
     def changed(self, job: ActiveJob, *, before: State, cause: Exception | None) -> None:
         """See JobObserver.changed."""
         del before, cause
         if not job.is_over or job.purpose is not Purpose.COMPILE:
             return
+        if isinstance(job.result, Manifest) and job.result.guards:
+            # A key may have thousands of entries, each for other sizes.
+            settling = asyncio.create_task(self._settle(job, job.result.guards), name=f"journal entries of {job.key}")
+            self._settling.add(settling)
+            settling.add_done_callback(self._settling.discard)
+            return
+        for entry, hints in self._entries_of(job):
+            if _is_done(job, hints=hints):
+                self._journal.forget(entry)
+
+    async def _settle(self, job: ActiveJob, guards: Sequence[Expression]) -> None:
+        for entry, hints in self._entries_of(job):
+            if await self._guard_turns.hold(guards, hints):
+                self._journal.forget(entry)
+
+    def _entries_of(self, job: ActiveJob) -> Iterator[tuple[JournalEntry, Sequence[int]]]:
+        """Yields the entries that a job may settle, each with the values of its symbols."""
         for entry in self._journal.entries_of(job.key):
             wanted = self._journal.find_wanted(entry)
-            if wanted is not None and job.namespace in wanted.namespaces and _is_done(job, hints=wanted.hints):
-                self._journal.forget(entry)
+            if wanted is not None and job.namespace in wanted.namespaces:
+                yield entry, wanted.hints
 
 
 class Resumption:
@@ -192,9 +216,9 @@ class Resumption:
 
 
 def _is_done(job: ActiveJob, *, hints: Sequence[int]) -> bool:
-    """Returns whether what became of a job settles a request for its key, for some values of its symbols."""
+    """Returns whether what became of a job, other than an artifact with guards, settles a request for its key, for some
+    values of its symbols.
+    """
     if job.error is not None:
         return isinstance(job.error, _FINAL)
-    if isinstance(job.result, Manifest):
-        return holds(job.result.guards, hints)
     return job.state is not State.FAILED or list(job.job.hints) == list(hints)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compilefarm.core.expressions import holds
 from compilefarm.store.backend import StoredObject
 from compilefarm.store.cache import Cache
 from compilefarm.v1.graph_pb2 import Expression
@@ -23,20 +22,16 @@ _LEAST_BYTES = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guards:
+class _Guards:
     """The guards of a manifest.
 
     Attributes:
         guards: the conditions.
-        size_bytes: what they take in memory, to which the time that they take is in proportion.
+        size_bytes: what they take in memory.
     """
 
     guards: Sequence[Expression]
     size_bytes: int
-
-    def hold(self, hints: Sequence[int]) -> bool:
-        """Returns whether the manifest is for these values of the symbols."""
-        return holds(self.guards, hints)
 
 
 class KnownGuards:
@@ -48,13 +43,14 @@ class KnownGuards:
 
     def __init__(self, *, most_bytes: int = _MOST_BYTES) -> None:
         # By the path and the tag of a manifest: another one at that path has another tag.
-        self._known: Cache[tuple[str, str], Guards] = Cache(
+        self._known: Cache[tuple[str, str], _Guards] = Cache(
             limit_bytes=most_bytes, size_of=lambda guards: guards.size_bytes
         )
 
-    def find(self, stored: StoredObject) -> Guards | None:
+    def find(self, stored: StoredObject) -> Sequence[Expression] | None:
         """Returns the guards of a manifest; None if they are not known."""
-        return self._known.find((stored.path, stored.tag))
+        known = self._known.find((stored.path, stored.tag))
+        return None if known is None else known.guards
 
     def add(self, stored: StoredObject, manifest: Manifest) -> None:
         """Remembers the guards of a manifest, which was read after its listing."""
@@ -63,4 +59,4 @@ class KnownGuards:
         # Not those of the manifest, which would keep all of it.
         copied = Manifest(guards=manifest.guards).guards
         self._known.drop(name)
-        self._known.keep(name, Guards(guards=copied, size_bytes=size_bytes))
+        self._known.keep(name, _Guards(guards=copied, size_bytes=size_bytes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import IO
@@ -17,11 +17,11 @@ from typing import IO
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.digests import DIGEST_LENGTH
 from compilefarm.core.errors import InvalidRequest, StoreUnavailable
-from compilefarm.core.expressions import holds
 from compilefarm.core.keys import is_key
 from compilefarm.store.backend import LARGEST_IN_MEMORY_BYTES, Backend, StoredObject
 from compilefarm.store.blobs import BlobStore, few_at_a_time
 from compilefarm.store.damage import Damage
+from compilefarm.store.guard_turns import GuardTurns
 from compilefarm.store.known_guards import KnownGuards
 from compilefarm.store.layout import (
     GRAPH_DIGITS,
@@ -47,9 +47,6 @@ _PREFIX = re.compile(rf"[0-9a-f-]{{{SHORTEST_PREFIX},{GRAPH_DIGITS + 1 + DIGEST_
 _NUMBER = re.compile(r"[0-9]{1,18}")
 # How often another writer may be faster: each time, one more manifest of the key is there.
 _MOST_TRIALS = 1000
-# Guards that are evaluated before it is the turn of others, by what they take in memory: a millisecond.
-_TURN_BYTES = 256 * 1024
-_ROUNDS = 10
 # Variants that most keys have at most.
 _FEW = 10
 
@@ -74,7 +71,7 @@ class ManifestStore:
         self._damage = damage
         self._signing = signing
         self._guards = KnownGuards()
-        self._ruling_out = asyncio.Lock()
+        self._guard_turns = GuardTurns()
 
     async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int] | None = None) -> Manifest | None:
         """Returns the first manifest of a key, in one of some namespaces, that can be served and whose guards hold for
@@ -85,8 +82,8 @@ class ManifestStore:
             StoreUnavailable: the store cannot be read.
         """
 
-        def fits(manifest: Manifest) -> bool:
-            return hints is None or holds(manifest.guards, hints)
+        async def fits(manifest: Manifest) -> bool:
+            return hints is None or await self._guard_turns.hold(manifest.guards, hints)
 
         # Most keys have one manifest, and a listing costs more than a look.
         firsts = [manifest_path(key, variant=0, namespace=namespace) for namespace in namespaces]
@@ -97,9 +94,9 @@ class ManifestStore:
             if stored.path in firsts:
                 continue
 
-            def fits_and_is_known(manifest: Manifest, *, stored: StoredObject = stored) -> bool:
+            async def fits_and_is_known(manifest: Manifest, *, stored: StoredObject = stored) -> bool:
                 self._guards.add(stored, manifest)
-                return fits(manifest)
+                return await fits(manifest)
 
             if (manifest := await self._take(stored.path, wanted=fits_and_is_known)) is not None:
                 return manifest
@@ -116,10 +113,14 @@ class ManifestStore:
         """
         manifest = await self._signing.sign(manifest)
         record = write_record(manifest)
+
+        async def has_same_guards(stored: Manifest) -> bool:
+            return stored.guards == manifest.guards
+
         for _ in range(_MOST_TRIALS):
             paths = await self._list(manifest.key, namespaces=[manifest.namespace])
             for path in paths:
-                stored = await self._take(path, wanted=lambda stored: stored.guards == manifest.guards)
+                stored = await self._take(path, wanted=has_same_guards)
                 if stored is not None:
                     # Whoever wrote it may have been killed before it was safe.
                     await self._backend.settle(path)
@@ -173,8 +174,12 @@ class ManifestStore:
         Raises:
             StoreUnavailable: it cannot be moved.
         """
+
+        async def is_it(stored: Manifest) -> bool:
+            return stored == manifest
+
         for path in await self._list(manifest.key, namespaces=[manifest.namespace]):
-            stored = await self._take(path, wanted=lambda stored: stored == manifest)
+            stored = await self._take(path, wanted=is_it)
             if stored is not None:
                 await self._damage.withdraw(path, reason=reason)
                 return True
@@ -191,10 +196,12 @@ class ManifestStore:
         if content is None:
             return None
         try:
-            return _read(content, path=path)
-        except DamagedRecord:
+            manifest = read_record(content, key=key_of(path), namespace=namespace_of(path), with_guards=False)
+            await self._guard_turns.check(manifest.guards)
+        except (DamagedRecord, InvalidRequest):
             await self._damage.set_aside(path, examine=lambda file: _examine(file, path=path))
             return None
+        return manifest
 
     async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
         """Returns stored keys that begin with `prefix`, sorted, at most MOST_KEYS; with namespaces, those that have a
@@ -234,22 +241,15 @@ class ManifestStore:
         self, objects: Sequence[StoredObject], *, namespaces: Sequence[str], hints: Sequence[int] | None
     ) -> Sequence[StoredObject]:
         """Those manifests of a key whose guards may hold, in their order. There may be any number of them, and many may
-        ask at a time: between one millisecond of it and the next it is the turn of whoever else has a request.
+        ask at a time.
         """
-        if not objects:
-            return ()
-        left, looked_at_bytes = [], 0
-        async with self._ruling_out:
-            for stored in _ordered(objects, namespaces=namespaces):
-                known = None if hints is None else self._guards.find(stored)
-                looked_at_bytes += 0 if known is None else known.size_bytes
-                if known is None or hints is None or known.hold(hints):
-                    left.append(stored)
-                if looked_at_bytes > _TURN_BYTES:
-                    looked_at_bytes = 0
-                    await _wait_some_rounds()
-            if len(objects) > _FEW:
-                await _wait_some_rounds()
+        ordered = _ordered(objects, namespaces=namespaces)
+        if hints is None or not ordered:
+            return ordered
+        known = ((stored, self._guards.find(stored)) for stored in ordered)
+        left = await self._guard_turns.not_ruled_out(known, hints)
+        if len(ordered) > _FEW:
+            await self._guard_turns.rest()
         return left
 
     async def _list(self, key: str, *, namespaces: Sequence[str]) -> list[str]:
@@ -259,7 +259,7 @@ class ManifestStore:
     async def _stored(self, key: str) -> Sequence[StoredObject]:
         return [stored async for stored in self._backend.objects(key_folder(key))]
 
-    async def _take(self, path: str, *, wanted: Callable[[Manifest], bool]) -> Manifest | None:
+    async def _take(self, path: str, *, wanted: Callable[[Manifest], Awaitable[bool]]) -> Manifest | None:
         """Returns the manifest at a path if it is wanted and can be served, and begins its lease."""
         async with self._uses.holding(path):
             try:
@@ -267,18 +267,12 @@ class ManifestStore:
             except NewerRecord:
                 # It belongs to a newer farm that shares the storage.
                 return None
-            if manifest is None or not wanted(manifest) or not self._signing.is_trusted(manifest):
+            if manifest is None or not await wanted(manifest) or not self._signing.is_trusted(manifest):
                 return None
             if not await self._blobs.are_complete(blobs_of(manifest)):
                 return None
             await self._uses.note(path)
             return manifest
-
-
-async def _wait_some_rounds() -> None:
-    """Lets others go first: gRPC takes one call in a round of the event loop, and they have to come that far."""
-    for _ in range(_ROUNDS):
-        await asyncio.sleep(0)
 
 
 def _ordered(objects: Iterable[StoredObject], *, namespaces: Sequence[str]) -> list[StoredObject]:
@@ -299,13 +293,10 @@ def _is_numbered(path: str) -> bool:
     return _NUMBER.fullmatch(path.rpartition("/")[2]) is not None
 
 
-def _read(content: bytes, *, path: str) -> Manifest:
-    return read_record(content, key=key_of(path), namespace=namespace_of(path))
-
-
 async def _examine(file: IO[bytes], *, path: str) -> str:
     try:
-        _read(await asyncio.to_thread(file.read, LARGEST_IN_MEMORY_BYTES) or b"", path=path)
+        content = await asyncio.to_thread(file.read, LARGEST_IN_MEMORY_BYTES) or b""
+        read_record(content, key=key_of(path), namespace=namespace_of(path))
     except DamagedRecord as error:
         return str(error)
     except NewerRecord:
