@@ -69,7 +69,7 @@ AT_ONE_END = {
         "client/test_uncompiled_pods.py",
         # What damages requests and watches how operators read memory, tried in short; long runs choose their torch.
         *("fuzz/test_damaged_requests.py", "fuzz/test_guarded.py", "fuzz/test_options.py", "fuzz/test_packages.py"),
-        "fuzz/test_watch.py",
+        *("fuzz/test_sources.py", "fuzz/test_watch.py"),
     ),
 }
 # A test that hangs in native code with Python's lock is not interrupted by its timeout of 600 s. This says where each

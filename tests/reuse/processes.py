@@ -103,10 +103,22 @@ class Pod:
 
 
 @contextmanager
-def pod(folder: Path, *, publishes: bool = True) -> Iterator[Pod]:
-    """A process whose frames are looked up in a folder, and published to it."""
+def pod(
+    folder: Path, *, publishes: bool = True, on_outcome: Callable[[Outcome], None] = lambda _: None
+) -> Iterator[Pod]:
+    """A process whose frames are looked up in a folder, and published to it.
+
+    Args:
+        folder: of variants and graphs.
+        publishes: whether what is traced is published.
+        on_outcome: told what becomes of each frame, before it is traced.
+    """
     variants = FolderOfVariants(folder)
     own = Pod(backend=lambda *_, **__: None, outcomes=[], unpublished=[], variants=variants)
+
+    def note(outcome: Outcome) -> None:
+        own.outcomes.append(outcome)
+        on_outcome(outcome)
 
     def backend(graph_module: torch.fx.GraphModule, _: object, **__: object) -> KeptGraph:
         return variants.keep(graph_module)
@@ -120,7 +132,7 @@ def pod(folder: Path, *, publishes: bool = True) -> Iterator[Pod]:
     programs = Programs(
         is_ours=is_ours, settings_of=settings_of, key_of=lambda each: getattr(each, "key", None), load=variants.load
     )
-    told = {"on_outcome": own.outcomes.append, "on_unpublished": lambda *why: own.unpublished.append(why)}
+    told = {"on_outcome": note, "on_unpublished": lambda *why: own.unpublished.append(why)}
     restore = intercept_frames(Interceptor(variants, programs=programs, publishes=publishes, **told))
     try:
         yield dataclasses.replace(own, backend=backend)
