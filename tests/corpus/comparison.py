@@ -16,6 +16,10 @@ from compilefarm.torch_internals.pytrees import iterate_leaves
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # Values below this are noise around zero.
 _SMALLEST_MAGNITUDE = 1e-2
+# How many times as far from a reference as eager a result may be, and by what share of its size beside that: additions
+# in another order.
+_TIMES_AS_FAR = 2.0
+_SHARE_BESIDE = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,42 @@ def differences(given: Sequence[Leaf], expected: Sequence[Leaf], *, precision: t
         return [f"{[leaf.name for leaf in given]} instead of {[leaf.name for leaf in expected]}"]
     found = (_difference(ours, theirs, precision=precision) for ours, theirs in zip(given, expected, strict=True))
     return [difference for difference in found if difference is not None]
+
+
+def farther(given: Sequence[Leaf], expected: Sequence[Leaf], reference: Sequence[Leaf]) -> list[str]:
+    """In words, which results are farther from a reference than what is expected: for programs in which a last bit
+    changes other numbers by much, as where experts are chosen.
+
+    Args:
+        given: what a run left behind.
+        expected: what it should have, but for roundings.
+        reference: the same in high precision. Floats may be twice as far from it as those expected, by root mean
+            square; anything else has to be what is expected.
+    """
+    names = [[leaf.name for leaf in leaves] for leaves in (given, expected, reference)]
+    if names[0] != names[1] or names[1] != names[2]:
+        return ["runs have results of different names: {} and {}, in high precision {}".format(*names)]
+    found = (_farther(*leaves) for leaves in zip(given, expected, reference, strict=True))
+    return [difference for difference in found if difference is not None]
+
+
+def _farther(ours: Leaf, theirs: Leaf, reference: Leaf) -> str | None:
+    if not isinstance(theirs.value, torch.Tensor) or not theirs.value.is_floating_point():
+        return _difference(ours, theirs, precision=torch.float64)
+    if _kind(ours) != _kind(theirs):
+        return f"{ours.name} is {_kind(ours)}, not {_kind(theirs)}"
+    exact, eager = _plain(reference.value), _plain(theirs.value)
+    finite = eager.isfinite() & exact.isfinite()
+    exact = exact[finite]
+    distance, of_eager = (_root_mean_square(each[finite] - exact) for each in (_plain(ours.value), eager))
+    # What is not a number is not near either.
+    if distance <= _TIMES_AS_FAR * of_eager + _SHARE_BESIDE * _root_mean_square(exact):
+        return None
+    return f"{ours.name} is {distance:.1e} away from the reference, and eager {of_eager:.1e}"
+
+
+def _root_mean_square(elements: torch.Tensor) -> float:
+    return elements.square().mean().sqrt().item() if elements.numel() else 0.0
 
 
 def _leaf(name: str, value: Any) -> Leaf:

@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,13 +26,14 @@ from tests.farm.serving import serve
 from .pods import ROOT, Pods
 from .report import has_fault, print_report, write_markdown
 from .run import Row
-from .table import PROGRAMS
+from .table import PROGRAMS, USUAL
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.wild", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a program, or part of its name; all without any")
-    parser.add_argument("--library", action="append", choices=PROGRAMS, help="all without any")
+    parser.add_argument("--library", action="append", choices=PROGRAMS, help=f"without any, all but {USUAL!r}")
+    parser.add_argument("--pods", type=int, default=1, help="so many at once, each for a program")
     parser.add_argument("--device", default="cpu", help="of the programs and of the farm's workers")
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--codec", dest="way", action="store_const", const="codec", help="compile nothing")
@@ -42,12 +44,12 @@ def main() -> int:
     if arguments.show:
         print(write_markdown(_read(arguments.show)))
         return 0
-    chosen = _chosen(arguments.library or list(PROGRAMS), arguments.names)
+    chosen = _chosen(arguments.library or [each for each in PROGRAMS if each != USUAL], arguments.names)
     if not any(chosen.values()):
         parser.error(f"no program is called {' or '.join(arguments.names)}")
     rows = []
-    with _pods(arguments.device, way=arguments.way or "farm") as pods:
-        for row in _rows(pods, chosen):
+    with _pods(arguments.device, way=arguments.way or "farm", at_once=arguments.pods) as pods:
+        for row in _rows(pods, chosen, at_once=arguments.pods):
             rows.append(row)
             _announce(row, arguments.json)
     print_report(Console(width=None if sys.stdout.isatty() else 200), rows)
@@ -67,17 +69,29 @@ def _chosen(libraries: Sequence[str], words: Sequence[str]) -> Mapping[str, list
 
 
 @contextlib.contextmanager
-def _pods(device: str, *, way: str) -> Iterator[Pods]:
+def _pods(device: str, *, way: str, at_once: int) -> Iterator[Pods]:
     if way != "farm":
         yield Pods(device=device, way=way)
         return
-    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), device=device, module_folder=ROOT) as farm:
+    slots = ("--slots", str(at_once))
+    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), slots, device=device, module_folder=ROOT) as farm:
         yield Pods(device=device, way=way, address=farm.address)
 
 
-def _rows(pods: Pods, chosen: Mapping[str, list[str]]) -> Iterator[Row]:
-    for library, names in chosen.items():
-        yield from pods.rows(library, names)
+def _rows(pods: Pods, chosen: Mapping[str, list[str]], *, at_once: int) -> Iterator[Row]:
+    if at_once == 1:
+        for library, names in chosen.items():
+            yield from pods.rows(library, names)
+        return
+    with ThreadPoolExecutor(at_once) as threads:
+        alone = [(library, name) for library, names in chosen.items() for name in names]
+        started = [threads.submit(_all_rows, pods, library, name) for library, name in alone]
+        for finished in as_completed(started):
+            yield from finished.result()
+
+
+def _all_rows(pods: Pods, library: str, name: str) -> list[Row]:
+    return list(pods.rows(library, [name]))
 
 
 def _read(file: Path) -> list[Row]:

@@ -58,6 +58,8 @@ class Program:
         training: gradients are wanted; other programs run under no_grad.
         precision: of its numbers inside, where that is lower than its results let on, as under autocast.
         context: entered around every run: ambient state, settings of Dynamo.
+        reference: the same in high precision, for programs in which a last bit decides: results may then be twice as
+            far from it as those of the uncompiled run, whatever `precision`.
         uncaptured: why Dynamo captures nothing of it, with a farm or without; empty if it does.
     """
 
@@ -66,6 +68,7 @@ class Program:
     training: bool = False
     precision: torch.dtype = torch.float64
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    reference: Callable[[Compiler], Any] | None = None
     uncaptured: str = ""
 
 

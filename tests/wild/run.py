@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.fx import GraphModule
@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from compilefarm.client import stats
 from compilefarm.client.records import GraphRecord
 from tests.corpus.codec import CodecBackend, GraphReport
-from tests.corpus.comparison import Leaf, differences, look_at
+from tests.corpus.comparison import Leaf, differences, farther, look_at
 from tests.guard_timing import guards_not_timed
 
 from .program import Compiler, Lacking, Program
@@ -61,6 +61,37 @@ class Row:
         return not self.wrong and not self.error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Right:
+    """What a program computes where nothing is compiled.
+
+    Attributes:
+        precision: of its numbers inside.
+        expected: its results.
+        reference: the same in high precision, if they are held against that.
+    """
+
+    precision: torch.dtype
+    expected: Sequence[Leaf]
+    reference: Sequence[Leaf] | None
+
+    @classmethod
+    def of(cls, program: Program, device: torch.device) -> Self:
+        """What a program computes on a device."""
+        compiler = Compiler(backend=None, device=device)
+        expected, _ = _observed(program, compiler)
+        reference = None
+        if program.reference is not None:
+            reference, _ = _observed(replace(program, run=program.reference), compiler)
+        return cls(precision=program.precision, expected=expected, reference=reference)
+
+    def differences(self, given: Sequence[Leaf]) -> list[str]:
+        """In words, what other results have wrong."""
+        if self.reference is None:
+            return differences(given, self.expected, precision=self.precision)
+        return farther(given, self.expected, self.reference)
+
+
 def run_on_farm(program: Program, *, library: str, device: torch.device) -> Row:
     """Runs a program with the farm that the environment names."""
     return _row(library, program.name, lambda row: _farm_row(row, program, device))
@@ -78,7 +109,7 @@ def run_with_inductor(program: Program, *, library: str, device: torch.device) -
 
 
 def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
-    expected, _ = _observed(program, Compiler(backend=None, device=device))
+    right = _Right.of(program, device)
     compiler = Compiler(backend="compilefarm", device=device)
     before = len(stats())
     cold, cold_seconds = _observed_compiled(program, compiler)
@@ -94,8 +125,8 @@ def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
         compiled_again=sum(record.outcome == "compiled" for record in records[between:]),
         wrong=[
             *_miscaptured(program, between - before),
-            *differences(cold, expected, precision=program.precision),
-            *(f"warm: {each}" for each in differences(warm, expected, precision=program.precision)),
+            *right.differences(cold),
+            *(f"warm: {each}" for each in right.differences(warm)),
         ],
         cold_seconds=cold_seconds,
         warm_seconds=warm_seconds,
@@ -103,13 +134,13 @@ def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
 
 
 def _inductor_row(row: Row, program: Program, device: torch.device) -> Row:
-    expected, _ = _observed(program, Compiler(backend=None, device=device))
+    right = _Right.of(program, device)
     given, seconds = _observed_compiled(program, Compiler(backend="inductor", device=device))
-    return replace(row, wrong=differences(given, expected, precision=program.precision), cold_seconds=seconds)
+    return replace(row, wrong=right.differences(given), cold_seconds=seconds)
 
 
 def _codec_row(row: Row, program: Program, device: torch.device) -> Row:
-    expected, _ = _observed(program, Compiler(backend=None, device=device))
+    right = _Right.of(program, device)
     codec = CodecBackend()
     given, seconds = _observed_compiled(program, Compiler(backend=_without_options(codec), device=device))
     return replace(
@@ -120,7 +151,7 @@ def _codec_row(row: Row, program: Program, device: torch.device) -> Row:
         refused=[_described(report) for report in codec.reports if report.outcome != "sent"],
         wrong=[
             *_miscaptured(program, len(codec.reports)),
-            *differences(given, expected, precision=program.precision),
+            *right.differences(given),
             *(difference for report in codec.reports for difference in report.unfaithful),
         ],
         cold_seconds=seconds,

@@ -20,6 +20,7 @@ from .programs import (
     timm,
     torchao,
     torchvision,
+    usual,
 )
 from .programs.transformers import (
     audio,
@@ -32,6 +33,9 @@ from .programs.transformers import (
     training,
     vision,
 )
+
+# Of the table that runs where it is asked for alone: a CPU takes minutes for each program.
+USUAL = "usual sizes"
 
 # None of these modules imports its library before one of its programs runs.
 _MODULES: Mapping[str, Iterable[ModuleType]] = {
@@ -48,6 +52,7 @@ _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "torch": (optimizers, functions),
     "torch.distributed": (distributed,),
     "others": (others, domains),
+    USUAL: (usual,),
 }
 
 

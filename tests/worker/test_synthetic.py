@@ -268,14 +268,25 @@ def _convolved_back(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     return F.conv_transpose2d(x, kernel, None, 1, 1, 0, 4)
 
 
+def _convolved_any_way(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    one, none = [1, 1], [0, 0]
+    result: torch.Tensor = torch.ops.aten.convolution(x, kernel, None, one, one, one, True, none, 4)
+    return result
+
+
 def _convolved_in_groups(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     return F.conv2d(x, kernel, padding=1, groups=4)
 
 
 @pytest.mark.parametrize(
     ("step", "shape"),
-    [(_convolved, (64, 64, 3, 3)), (_convolved_in_groups, (64, 16, 3, 3)), (_convolved_back, (64, 16, 3, 3))],
-    ids=["whole", "groups", "transposed"],
+    [
+        (_convolved, (64, 64, 3, 3)),
+        (_convolved_in_groups, (64, 16, 3, 3)),
+        (_convolved_back, (64, 16, 3, 3)),
+        (_convolved_any_way, (64, 16, 3, 3)),
+    ],
+    ids=["whole", "groups", "transposed", "any way"],
 )
 def test_many_convolutions_keep_magnitudes(step: Callable[..., torch.Tensor], shape: tuple[int, ...]) -> None:
     def model(x: torch.Tensor, *kernels: torch.Tensor) -> torch.Tensor:

@@ -339,12 +339,16 @@ def _kernels(node: Node) -> Found:
     channels of its group. Where a deep network has no norms, its activations would grow beyond all floats otherwise.
     A transposed one that does not say its groups has as many channels before as after, for this.
     """
-    weight, groups = _argument(node, 1, "weight"), _argument(node, 6, "groups")
+    weight = _argument(node, 1, "weight")
+    if _name(node).endswith("convolution"):
+        transposed, groups = _argument(node, 6, "transposed"), _argument(node, 8, "groups")
+    else:
+        transposed, groups = _name(node).startswith("conv_transpose"), _argument(node, 6, "groups")
     shape = _shape(weight)
     if len(shape) < 3 or 0 in shape:
         return
     added_up = math.prod(shape[1:])
-    if _name(node).startswith("conv_transpose") and isinstance(groups, int) and groups > 0:
+    if transposed is True and isinstance(groups, int) and groups > 0:
         added_up = math.prod((shape[0] // groups, *shape[2:]))
     yield weight, Filler(kind=Kind.WEIGHTS, bound=max(added_up, 1))
 
