@@ -6,6 +6,7 @@ the same as `install`, when torch is imported.
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import cache, partial
 
@@ -14,6 +15,7 @@ from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import TORCH_CACHES, read_config
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches
+from compilefarm.client.settings import ConfigurationError
 from compilefarm.client.tuning_entries import content_of_torch, describe_entry
 from compilefarm.core.digests import digest_of
 from compilefarm.core.interruptions import raise_interruption
@@ -21,6 +23,7 @@ from compilefarm.torch_internals.kernel_sources import KernelSources
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND, serve_from
 from compilefarm.v1.cache_service_pb2 import TorchCache
 
+_LOGGER = logging.getLogger("compilefarm.client")
 _TRITON_CACHE = "compilefarm.client.triton_cache:TritonCache"
 _PREFIX = "TORCH_CACHE_"
 _PROCESSOR_DIGITS = 16
@@ -52,6 +55,8 @@ def install_or_announce() -> None:
     try:
         if read_config(os.environ).torch_caches:
             install()
+    except ConfigurationError as error:
+        _LOGGER.warning("compilefarm: torch's caches do not ask the farm: %s", error)
     except Exception as error:  # noqa: BLE001 - logged with its traceback; the pod goes on without these caches
         raise_interruption(error)
         announce_defect(error, where=_WHAT)
