@@ -1,7 +1,8 @@
 """Processes that look entries up in torch's remote cache of graphs: `python -m compilefarm.benchmarks.lookup_processes
-PROCESSES BYTES` prints the seconds of each lookup as JSON: "first" of a process that asks before others, "others" of
-processes that ask at once, and "without work" of processes that do nothing in between. torch's switches and variables
-say where the entries lie.
+PROCESSES BYTES SERVERS` prints the seconds of each lookup as JSON: "first" of a process that asks before others,
+"others" of processes that ask at once, and "without work" of processes that do nothing in between; and what a lookup of
+"others" takes of a processor, "processor of the process" and "processor of the server" (of SERVERS, process ids with
+commas). torch's switches and variables say where the entries lie.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch._inductor.remote_cache import create_cache
@@ -25,7 +27,7 @@ _LOOKUPS = 20
 _WORK_SECONDS = (0.005, 0.001)
 
 
-def main(processes: int, entry_bytes: int) -> None:
+def main(processes: int, entry_bytes: int, servers: Sequence[int]) -> None:
     """Fills the cache from a process of its own, so that this one has no connection that is forked."""
     # torch is imported once for all.
     context: Any = multiprocessing.get_context("fork")
@@ -34,23 +36,38 @@ def main(processes: int, entry_bytes: int) -> None:
     filling = context.Process(target=_fill, args=(keys, entry_bytes))
     filling.start()
     filling.join()
+    first, _ = _ask(context, keys, processes=1, work_seconds=_WORK_SECONDS)
+    before = _processor_seconds(servers)
+    others, processor_seconds = _ask(context, keys, processes=processes, work_seconds=_WORK_SECONDS)
+    served = _processor_seconds(servers) - before
+    without_work, _ = _ask(context, keys, processes=processes, work_seconds=(0.0,))
     asked = {
-        "first": _ask(context, keys, processes=1, work_seconds=_WORK_SECONDS),
-        "others": _ask(context, keys, processes=processes, work_seconds=_WORK_SECONDS),
-        "without work": _ask(context, keys, processes=processes, work_seconds=(0.0,)),
+        "first": first,
+        "others": others,
+        "without work": without_work,
+        "processor of the process": [processor_seconds / len(others)],
+        "processor of the server": [served / len(others)],
     }
     print(json.dumps(asked))
 
 
-def _ask(context: Any, keys: list[str], *, processes: int, work_seconds: Sequence[float]) -> list[float]:
+def _ask(context: Any, keys: list[str], *, processes: int, work_seconds: Sequence[float]) -> tuple[list[float], float]:
+    """The seconds of each lookup, and of a processor for all of them together."""
     answers, start = context.SimpleQueue(), context.Barrier(processes)
     asking = [context.Process(target=_look_up, args=(keys, work_seconds, start, answers)) for _ in range(processes)]
     for process in asking:
         process.start()
-    seconds = list(itertools.chain.from_iterable(answers.get() for _ in asking))
+    answered = [answers.get() for _ in asking]
     for process in asking:
         process.join()
-    return seconds
+    return list(itertools.chain.from_iterable(seconds for seconds, _ in answered)), sum(spent for _, spent in answered)
+
+
+def _processor_seconds(processes: Sequence[int]) -> float:
+    """Seconds of a processor that the threads of processes have had."""
+    # Nanoseconds; those of `stat` are counted in hundredths of a second.
+    threads = itertools.chain.from_iterable(Path(f"/proc/{process}/task").glob("*/schedstat") for process in processes)
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def _fill(keys: list[str], entry_bytes: int) -> None:
@@ -66,22 +83,22 @@ def _look_up(keys: list[str], work_seconds: Sequence[float], start: Any, answers
     # Connections are made before; no entry comes along.
     assert cache.get("absent") is None
     start.wait()
-    work = itertools.cycle(work_seconds)
-    answers.put([_seconds_of(cache, key, after_seconds=next(work)) for key in keys])
+    # Of all threads; some of what comes in is read by threads while this one works.
+    seconds, worked, before = list[float](), 0.0, time.process_time()
+    for key, work in zip(keys, itertools.cycle(work_seconds), strict=False):
+        worked += _work(work)
+        started = time.perf_counter()
+        assert cache.get(key) is not None, f"{key} was not found"
+        seconds.append(time.perf_counter() - started)
+    answers.put((seconds, time.process_time() - before - worked))
 
 
-def _seconds_of(cache: Any, key: str, *, after_seconds: float) -> float:
-    _work(after_seconds)
-    started = time.perf_counter()
-    assert cache.get(key) is not None, f"{key} was not found"
-    return time.perf_counter() - started
-
-
-def _work(seconds: float) -> None:
-    """Keeps Python's lock, as torch does while it traces."""
-    until = time.perf_counter() + seconds
+def _work(seconds: float) -> float:
+    """Keeps Python's lock, as torch does while it traces; returns the seconds of a processor that it had."""
+    until, before = time.perf_counter() + seconds, time.thread_time()
     while time.perf_counter() < until:
         pass
+    return time.thread_time() - before
 
 
 def _open() -> Any:
@@ -90,4 +107,4 @@ def _open() -> Any:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]), int(sys.argv[2]), [int(server) for server in sys.argv[3].split(",")])

@@ -46,8 +46,11 @@ def _servers(folder: Path) -> Iterator[Mapping[str, Mapping[str, str]]]:
 
 
 def _ask(size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
-    """The seconds of each lookup, by which processes asked (see lookup_processes)."""
-    command = [sys.executable, "-m", "compilefarm.benchmarks.lookup_processes", str(size), str(_ENTRY_BYTES)]
+    """The seconds of each lookup, by which processes asked, and what one takes of processors (see lookup_processes)."""
+    # The one that is not asked takes nothing.
+    servers = Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
+    program = "compilefarm.benchmarks.lookup_processes"
+    command = [sys.executable, "-m", program, str(size), str(_ENTRY_BYTES), ",".join(servers)]
     asked = subprocess.run(
         command,
         env={**os.environ, **variables, "OMP_NUM_THREADS": "1"},
@@ -61,22 +64,24 @@ def _ask(size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
 
 def _point(size: int, rounds: Sequence[Mapping[str, Mapping[str, Sequence[float]]]]) -> Point:
     """What a lookup takes on the average, in the median round: some bring entries of later ones and take longer."""
-    others, first, without_work = (
-        {name: _median_of_means(rounds, name, processes) for name in rounds[0]}
-        for processes in ("others", "first", "without work")
+    others, first, without_work, process, server = (
+        {name: _median_of_means(rounds, name, what) for name in rounds[0]}
+        for what in ("others", "first", "without work", "processor of the process", "processor of the server")
     )
     slowest = {name: statistics.median(max(each[name]["others"]) for each in rounds) for name in rounds[0]}
     figures = {
         **{f"{name} seconds": seconds for name, seconds in others.items()},
         **{f"{name} slowest seconds": seconds for name, seconds in slowest.items()},
-        **{f"{name} seconds of the first process": seconds for name, seconds in first.items()},
-        **{f"{name} seconds without work in between": seconds for name, seconds in without_work.items()},
+        **{f"{name} first reader seconds": seconds for name, seconds in first.items()},
+        **{f"{name} without work seconds": seconds for name, seconds in without_work.items()},
+        **{f"{name} pod processor seconds": seconds for name, seconds in process.items()},
+        **{f"{name} server processor seconds": seconds for name, seconds in server.items()},
         "farm as a share of Redis": others["farm"] / others["Redis"],
-        "farm as a share of Redis for the first process": first["farm"] / first["Redis"],
-        "farm as a share of Redis without work in between": without_work["farm"] / without_work["Redis"],
+        "farm as a share of Redis for the first reader": first["farm"] / first["Redis"],
+        "farm as a share of Redis without work": without_work["farm"] / without_work["Redis"],
     }
     return Point(axis="lookups", size=size, figures=figures)
 
 
-def _median_of_means(rounds: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], name: str, processes: str) -> float:
-    return statistics.median(statistics.fmean(each[name][processes]) for each in rounds)
+def _median_of_means(rounds: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], name: str, what: str) -> float:
+    return statistics.median(statistics.fmean(each[name][what]) for each in rounds)
