@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
+import itertools
 import logging
+import math
 import sys
 import tempfile
 import time
@@ -73,8 +75,8 @@ class Search:
     seen: dict[str, Seen | None] = field(default_factory=dict)
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def round(self, number: int, programs: Sequence[Program]) -> None:
-        """Tries one program, in the same way each time."""
+    def round(self, number: int, programs: Sequence[Program], *, ends: float) -> None:
+        """Tries one program, in the same way each time, until some time (time.monotonic)."""
         # What a program is made of takes seconds to be seen.
         program = Random(f"{self.seed} {number // _ROUNDS}").choice(programs)
         random = Random(f"{self.seed} {number}")
@@ -85,7 +87,7 @@ class Search:
             self.outcomes["programs", "do not run here"] += 1
             return
         with tempfile.TemporaryDirectory() as folder:
-            tries = Tries(program=program, seen=seen, folder=Path(folder))
+            tries = Tries(program=program, seen=seen, folder=Path(folder), ends=ends)
             attempt = tries.changed_before if number % _ROUNDS else tries.plain
             found = told_by_child(lambda: attempt(random), is_limited=False)
         for kind, change, base, outcome in found or [("programs", None, "", "end their process")]:
@@ -107,11 +109,13 @@ class Tries:
         program: it.
         seen: what it is made of.
         folder: for what is published.
+        ends: when nothing more is tried (time.monotonic); a program of a large library may take many minutes.
     """
 
     program: Program
     seen: Seen
     folder: Path
+    ends: float = math.inf
 
     def plain(self, random: Random) -> list[Found]:
         """Publishes a program as it is, and changes its libraries."""
@@ -179,7 +183,7 @@ class Tries:
     def _tried(
         self, kind: str, changes: Iterable[Change], source: str, fork: Fork, *, before: Result, traced: set[str]
     ) -> Iterator[Found]:
-        for change in changes:
+        for change in itertools.takewhile(lambda _: time.monotonic() < self.ends, changes):
             outcome = fork(change, lambda: reuse(self.program, self.folder, before=before, traced=traced))
             yield kind, change, source, outcome or NO_RESULT
 
@@ -230,7 +234,7 @@ def main() -> int:
         programs = _programs(arguments.library, arguments.program)
         number = arguments.first
         while time.monotonic() < ends and number < arguments.first + arguments.rounds:
-            search.round(number, programs)
+            search.round(number, programs, ends=ends)
             number += 1
     for (kind, outcome), count in sorted(search.outcomes.items()):
         print(f"{count:8} {kind}: {outcome}")
