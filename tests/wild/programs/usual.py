@@ -117,7 +117,7 @@ def _trained(
 
     def case(*, wide: bool) -> Case:
         def use(function: Function, given: Call) -> Any:
-            with _autocast(None if wide else autocast):
+            with _autocast(None if wide else autocast, given):
                 results = _results(given.to(function))
             return backpropagating(lambda: [each for each in results if each.is_floating_point()], call())
 
@@ -143,8 +143,11 @@ def _case(model: nn.Module, given: Call, *, use: Callable[[Function, Call], Any]
     return Case(function=model, calls=[given], use=use)
 
 
-def _autocast(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
-    return nullcontext() if dtype is None else torch.autocast("cuda", dtype=dtype)
+def _autocast(dtype: torch.dtype | None, given: Call) -> AbstractContextManager[Any]:
+    if dtype is None:
+        return nullcontext()
+    tensors = (value for value in (*given.args, *given.kwargs.values()) if isinstance(value, torch.Tensor))
+    return torch.autocast(next(tensors).device.type, dtype=dtype)
 
 
 def _in_dtype(given: Call, dtype: torch.dtype) -> Call:
