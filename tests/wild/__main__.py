@@ -33,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.wild", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a program, or part of its name; all without any")
     parser.add_argument("--library", action="append", choices=PROGRAMS, help=f"without any, all but {USUAL!r}")
-    parser.add_argument("--pods", type=int, default=1, help="so many at once, each for a program")
+    parser.add_argument("--pods", type=int, default=1, help="how many run at once; of several, each runs one program")
     parser.add_argument("--device", default="cpu", help="of the programs and of the farm's workers")
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--codec", dest="way", action="store_const", const="codec", help="compile nothing")

@@ -99,10 +99,5 @@ def _cache_rows(caches: CacheUsage) -> Iterator[tuple[str, str]]:
     size = f"{size_words(caches.size_bytes)} of {size_words(caches.size_limit_bytes)}"
     yield "torch's caches", f"{caches.entries} entries, {size}, {caches.evicted} evicted"
     for requests in caches.requests:
-        yield (
-            "",
-            (
-                f"{requests.cache}: {requests.hits} hits, {requests.sent_ahead} sent ahead, {requests.misses} misses, "
-                f"{requests.writes} written"
-            ),
-        )
+        found = f"{requests.hits} hits, {requests.sent_ahead} sent ahead, {requests.misses} misses"
+        yield "", f"{requests.cache}: {found}, {requests.writes} written"
