@@ -75,6 +75,10 @@ class Search:
     seen: dict[str, Seen | None] = field(default_factory=dict)
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
+    def has_some(self, programs: Sequence[Program]) -> bool:
+        """Whether one of some programs runs here, or may: it was not tried yet."""
+        return any(each.name not in self.seen or _runs(self.seen[each.name]) for each in programs)
+
     def round(self, number: int, programs: Sequence[Program], *, ends: float) -> None:
         """Tries one program, in the same way each time, until some time (time.monotonic)."""
         # What a program is made of takes seconds to be seen.
@@ -83,7 +87,7 @@ class Search:
         if program.name not in self.seen:
             self.seen[program.name] = told_by_child(lambda: see(program, self.libraries))
         seen = self.seen[program.name]
-        if seen is None or seen.result.raised or not seen.modules:
+        if seen is None or not _runs(seen):
             self.outcomes["programs", "do not run here"] += 1
             return
         with tempfile.TemporaryDirectory() as folder:
@@ -99,6 +103,10 @@ class Search:
                 print("\n".join(lines), flush=True)
             elif change is None:
                 print(f"  {number}: {program.name}: {outcome}"[:300], flush=True)
+
+
+def _runs(seen: Seen | None) -> bool:
+    return seen is not None and not seen.result.raised and bool(seen.modules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +241,7 @@ def main() -> int:
         search, ends = Search(libraries=Path(folder), seed=seed), time.monotonic() + arguments.seconds
         programs = _programs(arguments.library, arguments.program)
         number = arguments.first
-        while time.monotonic() < ends and number < arguments.first + arguments.rounds:
+        while time.monotonic() < ends and number < arguments.first + arguments.rounds and search.has_some(programs):
             search.round(number, programs, ends=ends)
             number += 1
     for (kind, outcome), count in sorted(search.outcomes.items()):

@@ -22,16 +22,17 @@ def _trains(compiler: Compiler, **options: Any) -> Any:
 def _trains_by_plugin(compiler: Compiler) -> Any:
     """Its repeated blocks are compiled, as the plugin says."""
     blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3))
-    model = _Stacked(blocks)
-    if compiler.backend is None:
-        return _trained(model, compiler.device)
     from compilefarm.client.accelerate import FarmPlugin
+
+    # Without a compiler the plugin is asked all the same: what accelerate does with it is the program's own.
+    how = {"disable": True} if compiler.backend is None else {"backend": compiler.backend}
 
     class Plugin(FarmPlugin):
         def to_kwargs(self) -> dict[str, Any]:
-            return {**super().to_kwargs(), "backend": compiler.backend}
+            return {**super().to_kwargs(), **how}
 
-    return _trained(model, compiler.device, dynamo_plugin=Plugin(use_regional_compilation=True))
+    plugin = Plugin(use_regional_compilation=True)
+    return _trained(_Stacked(blocks), compiler.device, dynamo_plugin=plugin)
 
 
 class _Stacked(nn.Module):
