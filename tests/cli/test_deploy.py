@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import promql_parser
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.flags import read_file
@@ -126,9 +130,49 @@ def test_secrets_are_left_to_whoever_deploys() -> None:
     assert {text for name, text in secrets.items() if name != "RAY_AUTH_MODE"} == {"REPLACE"}
 
 
+def dashboard() -> dict[str, Any]:
+    return dict(json.loads((FOLDER / "grafana.json").read_text()))
+
+
+def unknown_fields(given: dict[str, Any]) -> list[str]:
+    """Fields of a dashboard that Grafana's own types do not have, or that have another form there."""
+    register_default_plugins()
+    known = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(given)))
+    return sorted(values_at(given) - values_at(known))
+
+
+def values_at(value: Any, place: str = "") -> set[str]:
+    """All places of a JSON document, with the values there."""
+    if not isinstance(value, (dict, list)):
+        return {f"{place}={value}"}
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    return {place}.union(*(values_at(each, f"{place}/{name}") for name, each in inner))
+
+
+def test_the_dashboard_has_the_form_that_grafana_takes() -> None:
+    assert unknown_fields(dashboard()) == []
+
+
+def test_a_field_of_the_dashboard_that_there_is_not_would_be_found() -> None:
+    changed = dashboard()
+    changed["panels"][0]["gridPosition"] = changed["panels"][0].pop("gridPos")
+    assert "/panels/0/gridPosition" in unknown_fields(changed)
+
+
+def test_prometheus_can_read_what_the_dashboard_asks() -> None:
+    for expression in asked_by_dashboard():
+        # Grafana puts a duration in its place.
+        promql_parser.parse(expression.replace("$__rate_interval", "5m"))
+    with pytest.raises(ValueError, match="unclosed"):
+        promql_parser.parse("sum(rate(compilefarm_hits_total[5m])")
+
+
+def asked_by_dashboard() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
-    dashboard = json.loads((FOLDER / "grafana.json").read_text())
-    asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+    asked = " ".join(asked_by_dashboard())
     names = {name.removesuffix("_bucket") for name in re.findall(r"compilefarm_\w+", asked)}
     known = set(re.findall(r"`(compilefarm_\w+)`", (ROOT / "docs" / "reference.md").read_text()))
     assert names

@@ -39,6 +39,8 @@ OTHERS = {
     # What the documents claim.
     ("claim", "tests/chaos/"),
     ("claim", "tests/docs/test_security.py"),
+    # A class of Ray.
+    ("demand", "tests/cluster/test_deployed_nodes.py"),
     # Files that the kernel keeps from being changed.
     ("seal", "worker/compilefarm/worker/interpreters.py"),
     # Single flight is what the field calls it.
