@@ -42,6 +42,7 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox | None:
         ("take-shared-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-files-in-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-sockets", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-datagrams", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-addresses", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-memory-of-processes", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("hide-behind-a-name", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
@@ -58,6 +59,17 @@ async def test_a_child_that_takes_too_much_is_ended(
     assert isinstance(failure, CompileFailure)
     assert failure.kind == kind
     assert words in failure.message
+
+
+async def test_connections_count_that_nobody_has_accepted(sandbox: Sandbox | None) -> None:
+    # Some 3,000 of one socket held 700 MB, and were one open file.
+    if sandbox is None:
+        pytest.skip("they are told apart from those of others by the network of a sandbox")
+    child = child_settings("take-waiting-connections", memory_bytes=_LIMIT_BYTES, sandbox=sandbox)
+    async with supervising(child) as supervisor:
+        failure = await supervisor.run(JOB, on_phase=lambda _: None)
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind == FAILURE_KIND_OUT_OF_MEMORY
 
 
 async def test_what_a_child_has_is_measured_before_its_task_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

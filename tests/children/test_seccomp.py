@@ -111,6 +111,7 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         *[("socketpair", (family, 1), errno.EPERM) for family in (2, 10, 30)],
         ("setsockopt", (3, 1, 2), None),
         *[("setsockopt", (3, 1, option), errno.EPERM) for option in (26, 50, 51, 52)],
+        *[("setsockopt", (3, 1, option), errno.EPERM) for option in (7, 8)],  # How much a socket may hold.
         ("setsockopt", (3, 6, 26), None),  # An option of TCP
     ],
 )

@@ -31,7 +31,9 @@ from compilefarm.worker.seccomp import MACHINES
 from compilefarm.worker.system_calls import EXAMINED, REFUSED
 
 _NEW_USER = 0x10000000
-_SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_BPF = 1, 26, 50
+_SOL_SOCKET = 1
+# SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_SNDBUF, SO_RCVBUF
+_SOCKET_OPTIONS = {"filter": 26, "bpf": 50, "to send": 7, "to receive": 8}
 _FOREIGN_FAMILIES = {"netlink filter": (16, 12), "packet": (17, 0), "alg": (38, 0), "vsock": (40, 0)}
 # prctl(2), ioctl(2), personality(2), setrlimit(2), each with what the filter refuses.
 _CLOSELY = {
@@ -96,11 +98,22 @@ def _found() -> dict[str, object]:
         "own": _writable([Path("/proc/self/task", str(threading.get_native_id()), "comm")]),
         "readable": {name: _content_of(Path("/proc", name)) for name in os.environ["HIDDEN"].split(":")},
         "processes": [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()],
+        "files in memory": _files_in_memory(),
         "oom score": int(Path("/proc/self/oom_score_adj").read_text()),
         "devices": sorted(os.listdir("/dev")),
         "cores": {name: _core_limits(name) for name in ("1", "self")},
         "status": {name: _status(name) for name in ("1", "self")},
     }
+
+
+def _files_in_memory() -> int:
+    """How many empty files it can make where they are memory alone, of the most that are tried."""
+    folder, made = Path("/dev/shm/many"), 0
+    folder.mkdir()
+    with contextlib.suppress(OSError):
+        for made in range(1, 20_001):
+            os.mknod(folder / str(made))
+    return made
 
 
 def _status(process: str) -> dict[str, str]:
@@ -123,7 +136,7 @@ def _calls() -> Iterator[tuple[str, Callable[[], object]]]:
         yield name, lambda call=call, arguments=arguments: _call(EXAMINED[call][column], *arguments)
     for name, (family, protocol) in _FOREIGN_FAMILIES.items():
         yield f"socket {name}", partial(socket.socket, family, socket.SOCK_RAW, protocol)
-    for name, option in {"filter": _SO_ATTACH_FILTER, "bpf": _SO_ATTACH_BPF}.items():
+    for name, option in _SOCKET_OPTIONS.items():
         yield f"socket {name}", lambda option=option: _set_no_option(option)
 
 

@@ -131,6 +131,11 @@ def test_its_end_starts_no_program_outside(found: Found, process: str) -> None:
     assert found["cores"][process] == ["1", "1"]
 
 
+def test_it_cannot_make_files_in_memory_without_an_end(found: Found) -> None:
+    # Each takes a kilobyte of the kernel's memory, which counts as nobody's: there could be three gigabytes of them.
+    assert 0 < found["files in memory"] < 5000
+
+
 def test_it_is_ended_before_the_farm_when_memory_runs_out(found: Found) -> None:
     assert found["oom score"] >= 500
 

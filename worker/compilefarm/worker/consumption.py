@@ -26,9 +26,11 @@ _PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 _ENTRY_BYTES = 16 * 1024
 # Each level of folders costs an open file while it is looked at.
 _DEEPEST = 200
-# What a socket or a pipe may hold that nobody has read (socket(7): rmem_default, wmem_max; pipe(7)).
-_SOCKET_BYTES = 416 * 1024
+# What a socket or a pipe may hold that nobody has read: of each of eleven who wrote to one of datagrams wmem_default
+# (socket(7), unix(7): max_dgram_qlen; pipe(7)). In a sandbox none can be made to hold more.
+_SOCKET_BYTES = 11 * 208 * 1024
 _PIPE_BYTES = 64 * 1024
+_MOST_SOCKETS = 1024 * 1024
 _FILE_IN_MEMORY = "/memfd:"
 # What is mapped without having a name any more; shared memory without a file is called as the second.
 _DELETED = b" (deleted)"
@@ -104,15 +106,33 @@ def _unnamed(pids: Collection[int]) -> tuple[int, int]:
     """Returns the bytes of open and mapped files without a name, and of sockets and pipes: in memory, and on a disk."""
     in_memory: dict[tuple[int, int], int] = {}
     on_disk: dict[tuple[int, int], int] = {}
+    sockets: set[tuple[int, int]] = set()
     for link, found in chain(_open_files(pids), _mapped_files(pids)):
         if stat.S_ISSOCK(found.st_mode):
-            in_memory[found.st_dev, found.st_ino] = _SOCKET_BYTES
+            sockets.add((found.st_dev, found.st_ino))
         elif stat.S_ISFIFO(found.st_mode):
             in_memory[found.st_dev, found.st_ino] = _PIPE_BYTES
         elif stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
             kind = in_memory if link.startswith((_FILE_IN_MEMORY, _SHARED)) else on_disk
             kind[found.st_dev, found.st_ino] = _allocated(found)
-    return sum(in_memory.values()), sum(on_disk.values())
+    of_sockets = max(len(sockets), _sockets_of_networks(pids)) * _SOCKET_BYTES
+    return sum(in_memory.values()) + of_sockets, sum(on_disk.values())
+
+
+def _sockets_of_networks(pids: Collection[int]) -> int:
+    """Returns the number of UNIX sockets in networks that some processes have for themselves, as in a sandbox. Many of
+    them may be nobody's open file: connections that wait to be accepted, thousands of them at one socket.
+    """
+    count, seen = 0, {os.stat("/proc/self/ns/net").st_ino}
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if (network := os.stat(f"/proc/{pid}/ns/net").st_ino) in seen:
+                continue
+            seen.add(network)
+            with Path("/proc", str(pid), "net", "unix").open("rb") as lines:
+                # The first is the heading.
+                count += sum(1 for _ in islice(lines, 1, _MOST_SOCKETS))
+    return count
 
 
 def _open_files(pids: Collection[int]) -> Iterator[tuple[str, os.stat_result]]:

@@ -38,8 +38,10 @@ _NAMESPACES = {
     "pid": 0x20000000,
     "mnt": 0x00020000,
 }
-# Shared memory of the sandbox.
-_OWN_DEVICES = ("shm",)
+# Shared memory of the sandbox. Its size bounds what its files hold; each takes a kilobyte of the kernel's besides, and
+# there may be as many as would fill an eighth of the machine.
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is the sandbox's own
+_MOST_SHARED_FILES = 4096
 # linux/mount.h; the flags of statvfs(3) have the same numbers there. How times of access are kept stays as it is.
 _MS_REMOUNT = 32
 _MS_BIND = 4096
@@ -96,6 +98,7 @@ def enter_sandbox(inside: int, handle: int) -> None:
     for kind, flag in _NAMESPACES.items():
         _setns(namespaces[kind], flag)
     _guard_devices()
+    _bound_shared_files()
     if not os.path.sameopenfile(namespaces["user"], owner):
         _setns(namespaces["user"], _CLONE_NEWUSER)
     for descriptor in (*namespaces.values(), here, owner):
@@ -129,11 +132,20 @@ def _guard_devices() -> None:
     machine's. bubblewrap cannot: what it makes read-only is no device any more.
     """
     for entry in os.scandir("/dev"):
-        if not entry.is_symlink() and entry.name not in _OWN_DEVICES:
-            kept = os.statvfs(entry.path).f_flag & _KEPT_FLAGS
-            guarded = ctypes.c_ulong(_MS_REMOUNT | _MS_BIND | os.ST_RDONLY | kept)
-            if _libc.mount(None, entry.path.encode(), None, guarded, None) != 0:
-                raise _error(f"mount(2) of {entry.path}")
+        if not entry.is_symlink() and entry.path != _SHARED_MEMORY:
+            _remount(entry.path, _MS_BIND | os.ST_RDONLY)
+
+
+def _bound_shared_files() -> None:
+    """Bounds the number of files in the sandbox's shared memory, of which bubblewrap can bound the size alone."""
+    _remount(_SHARED_MEMORY, 0, options=f"nr_inodes={_MOST_SHARED_FILES}".encode())
+
+
+def _remount(path: str, further_flags: int, *, options: bytes | None = None) -> None:
+    kept = os.statvfs(path).f_flag & _KEPT_FLAGS
+    flags = ctypes.c_ulong(_MS_REMOUNT | further_flags | kept)
+    if _libc.mount(None, path.encode(), None, flags, options) != 0:
+        raise _error(f"mount(2) of {path}")
 
 
 def _setns(descriptor: int, flag: int) -> None:

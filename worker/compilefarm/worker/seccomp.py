@@ -48,6 +48,9 @@ _AF_NETLINK = 16
 _NETLINK_PROTOCOLS = (0, 15)
 _SOL_SOCKET = 1
 _SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+# SO_SNDBUF, SO_RCVBUF. What a socket may hold is counted as what it may by default (consumption.py), and is 20 times as
+# much with these since Linux 6.17.
+_SOCKET_SIZES = (7, 8)
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 # linux/fcntl.h: F_SETLEASE, F_NOTIFY. Whoever opens a file that somebody has a lease on waits for up to 45 s, in other
 # sandboxes and outside; every user can have one on what is its own, such as files of the interpreter. The other command
@@ -171,7 +174,8 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
     families = _refuse_others(0, (_AF_UNIX, _AF_NETLINK))
     program += _if_call(machine.number("socket"), [*internet, *netlink, *families])
     program += _if_call(machine.number("socketpair"), _refuse_others(0, (_AF_UNIX,)))
-    program += _if_call(machine.number("setsockopt"), _if_argument(1, _SOL_SOCKET, _refuse_values(2, _SOCKET_FILTERS)))
+    options = (*_SOCKET_FILTERS, *_SOCKET_SIZES)
+    program += _if_call(machine.number("setsockopt"), _if_argument(1, _SOL_SOCKET, _refuse_values(2, options)))
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
 

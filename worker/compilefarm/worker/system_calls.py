@@ -81,6 +81,19 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "msgget": (68, 186),
     "memfd_secret": (447, 447),
     "vmsplice": (278, 75),
+    # A byte of a page in a socket keeps all of it: seventeen pages in what counts there as one small message.
+    "splice": (275, 76),
+    "tee": (276, 77),
+    "sendfile": (40, 71),
+    # What files have beside their content lies in the kernel's memory for good where they do (tmpfs(5)), and counts
+    # nowhere; nor do rules, of which a process may make any number, 65,536 to a descriptor.
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
     # The machine.
     "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),

@@ -14,6 +14,7 @@ import math
 import mmap
 import os
 import resource
+import secrets
 import signal
 import socket
 import stat
@@ -73,6 +74,8 @@ _MEASUREMENTS = 20
 _MEASUREMENT_SECONDS = 0.01
 # What the kernel holds at most of a pair of UNIX sockets, as it is set by default.
 _SOCKET_PAIR_BYTES = 512 * 1024
+# Of one for datagrams.
+_DATAGRAMS_BYTES = 2 * 1024 * 1024
 # A table of addresses has a page, and tells of 2 MiB of them.
 _TABLE_SPAN_BYTES = 2 * 1024 * 1024
 _TABLES = _LARGE_BYTES // mmap.PAGESIZE
@@ -309,6 +312,35 @@ def _full_sockets() -> list[socket.socket]:
             while True:
                 end.send(bytes(64 * 1024))
     return pairs
+
+
+def _datagrams() -> list[socket.socket]:
+    """Fills sockets with what others, which are closed by then, wrote to them."""
+    kept = []
+    for _ in range(_LARGE_BYTES // _DATAGRAMS_BYTES):
+        kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        kept[-1].bind(f"socket-{secrets.token_hex(8)}")
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                    sender.setblocking(False)
+                    sender.sendto(bytes(160 * 1024), kept[-1].getsockname())
+    return kept
+
+
+def _waiting_connections() -> socket.socket:
+    """Fills connections that nobody has accepted, at a socket that is the one open file of all of them."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"socket-{secrets.token_hex(8)}")
+    listening.listen(_LARGE_BYTES // _SOCKET_PAIR_BYTES)
+    for _ in range(_LARGE_BYTES // _SOCKET_PAIR_BYTES):
+        with socket.socket(socket.AF_UNIX) as sender:
+            sender.setblocking(False)
+            sender.connect(listening.getsockname())
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sender.send(bytes(64 * 1024))
+    return listening
 
 
 def _addresses() -> mmap.mmap:
@@ -568,6 +600,8 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-files-in-memory": lambda pipe: _take(pipe, _file_in_memory),
     "take-memory-of-processes": lambda pipe: _take(pipe, _process_with_memory),
     "take-sockets": lambda pipe: _take(pipe, _full_sockets),
+    "take-datagrams": lambda pipe: _take(pipe, _datagrams),
+    "take-waiting-connections": lambda pipe: _take(pipe, _waiting_connections),
     "take-addresses": lambda pipe: _take(pipe, _addresses),
     "take-files": lambda pipe: _take(pipe, _file),
     "take-files-without-a-name": lambda pipe: _take(pipe, _file_without_a_name),
