@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -24,6 +27,7 @@ from compilefarm.benchmarks.runner import Subject
 from compilefarm.benchmarks.tables import show_points
 from compilefarm.benchmarks.ways import WAYS
 from compilefarm.cli.words import console
+from compilefarm.client.config import ADDRESS, TORCH_CACHES
 from compilefarm.core.keys import key_of
 from compilefarm.service.testing import sample_job
 from compilefarm.store.opening import open_store
@@ -121,6 +125,16 @@ def test_refuses_what_it_cannot_measure_or_show(tmp_path: Path, capsys: pytest.C
         assert f"{path} is no report of a benchmark" in capsys.readouterr().err
     assert run_command("bench", "scale", "widths") == 1
     assert "nothing that grows is called widths: name one of layers" in capsys.readouterr().err
+
+
+def test_lookups_end_when_one_process_fails() -> None:
+    # Nothing listens there, so that nothing is kept.
+    variables = {**os.environ, ADDRESS: "127.0.0.1:9", TORCH_CACHES: "yes"}
+    command = [sys.executable, "-m", "compilefarm.benchmarks.lookup_processes", "2", "1024", str(os.getpid())]
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 1, ended.stderr
+    assert "-0 was not found" in ended.stderr
+    assert ended.stderr.endswith("one of the processes has failed\n")
 
 
 class Processes:

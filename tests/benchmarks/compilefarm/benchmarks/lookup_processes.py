@@ -14,7 +14,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,7 @@ def main(processes: int, entry_bytes: int, servers: Sequence[int]) -> None:
     context: Any = multiprocessing.get_context("fork")
     # Nobody has asked for these before.
     keys = [f"lookup-{os.getpid()}-{number}" for number in range(_LOOKUPS)]
-    filling = context.Process(target=_fill, args=(keys, entry_bytes))
-    filling.start()
-    filling.join()
+    _all_of([_started(context, _fill, keys, entry_bytes)])
     first, _ = _ask(context, keys, processes=1, work_seconds=_WORK_SECONDS)
     before = _processor_seconds(servers)
     others, processor_seconds = _ask(context, keys, processes=processes, work_seconds=_WORK_SECONDS)
@@ -53,14 +52,37 @@ def main(processes: int, entry_bytes: int, servers: Sequence[int]) -> None:
 
 def _ask(context: Any, keys: list[str], *, processes: int, work_seconds: Sequence[float]) -> tuple[list[float], float]:
     """The seconds of each lookup, and of a processor for all of them together."""
-    answers, start = context.SimpleQueue(), context.Barrier(processes)
-    asking = [context.Process(target=_look_up, args=(keys, work_seconds, start, answers)) for _ in range(processes)]
-    for process in asking:
-        process.start()
-    answered = [answers.get() for _ in asking]
-    for process in asking:
-        process.join()
+    start = context.Barrier(processes)
+    answered = _all_of([_started(context, _look_up, keys, work_seconds, start) for _ in range(processes)])
     return list(itertools.chain.from_iterable(seconds for seconds, _ in answered)), sum(spent for _, spent in answered)
+
+
+def _started(context: Any, task: Callable[..., Any], *parameters: Any) -> Connection:
+    """Begins a task in a process, and returns where its answer comes, or an end if it fails."""
+    answer: Connection
+    answer, sending = context.Pipe(duplex=False)
+    # It ends with this process: others wait for one that has failed.
+    context.Process(target=_send, args=(sending, task, *parameters), daemon=True).start()
+    sending.close()
+    return answer
+
+
+def _send(sending: Connection, task: Callable[..., Any], *parameters: Any) -> None:
+    sending.send(task(*parameters))
+
+
+def _all_of(answers: list[Connection]) -> list[Any]:
+    """The answers of processes, as they come."""
+    answered = list[Any]()
+    while len(answered) < len(answers):
+        for answer in wait([each for each in answers if not each.closed]):
+            assert isinstance(answer, Connection)
+            try:
+                answered.append(answer.recv())
+            except EOFError:
+                sys.exit("one of the processes has failed")
+            answer.close()
+    return answered
 
 
 def _processor_seconds(processes: Sequence[int]) -> float:
@@ -78,7 +100,8 @@ def _fill(keys: list[str], entry_bytes: int) -> None:
         cache.put(key, {"data": base64.b64encode(os.urandom(entry_bytes * 3 // 4)).decode(), "time_taken_ms": 1})
 
 
-def _look_up(keys: list[str], work_seconds: Sequence[float], start: Any, answers: Any) -> None:
+def _look_up(keys: list[str], work_seconds: Sequence[float], start: Any) -> tuple[list[float], float]:
+    """The seconds of each lookup, and of a processor for all of them together."""
     cache = _open()
     # Connections are made before; no entry comes along.
     assert cache.get("absent") is None
@@ -90,7 +113,7 @@ def _look_up(keys: list[str], work_seconds: Sequence[float], start: Any, answers
         started = time.perf_counter()
         assert cache.get(key) is not None, f"{key} was not found"
         seconds.append(time.perf_counter() - started)
-    answers.put((seconds, time.process_time() - before - worked))
+    return seconds, time.process_time() - before - worked
 
 
 def _work(seconds: float) -> float:

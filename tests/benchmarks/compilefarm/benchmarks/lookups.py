@@ -13,10 +13,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from compilefarm.benchmarks.farms import serving
+from compilefarm.benchmarks.farms import serving, wait_until_quiet
 from compilefarm.benchmarks.points import OnPoint, Point
 from compilefarm.benchmarks.redis_server import REDIS_URL, serving_redis, why_no_redis
 from compilefarm.client.config import ADDRESS, TORCH_CACHES
+from compilefarm.core.errors import FarmError
 
 _ROUNDS = 3
 _FARM = ("--cache-size-limit", "1GB")
@@ -25,14 +26,24 @@ _LONGEST_SECONDS = 600.0
 _ENTRY_BYTES = 64 * 1024
 
 
+class LookupsFailed(FarmError):
+    """A process that looks entries up has failed."""
+
+
 def grow_lookups(sizes: Sequence[int], *, folder: Path, on_point: OnPoint) -> None:
-    """Measures lookups of so many processes at once."""
+    """Measures lookups of so many processes at once.
+
+    Raises:
+        LookupsFailed: one of them fails.
+    """
     if reason := why_no_redis():
         on_point(Point(axis="lookups", size=sizes[0], figures={}, reason=reason))
         return
     with _servers(folder) as servers:
         for size in sizes:
-            rounds = [{name: _ask(size, variables) for name, variables in servers.items()} for _ in range(_ROUNDS)]
+            rounds = [
+                {name: _ask(name, size, variables) for name, variables in servers.items()} for _ in range(_ROUNDS)
+            ]
             on_point(_point(size, rounds))
 
 
@@ -42,10 +53,12 @@ def _servers(folder: Path) -> Iterator[Mapping[str, Mapping[str, str]]]:
     place = folder / "lookups"
     place.mkdir()
     with serving_redis(place / "redis") as url, serving(place, device="cpu", options=_FARM) as address:
+        # It takes processors from both.
+        wait_until_quiet(address)
         yield {"Redis": {REDIS_URL: url}, "farm": {ADDRESS: address, TORCH_CACHES: "yes"}}
 
 
-def _ask(size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
+def _ask(name: str, size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
     """The seconds of each lookup, by which processes asked, and what one takes of processors (see lookup_processes)."""
     # The one that is not asked takes nothing.
     servers = Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
@@ -55,9 +68,10 @@ def _ask(size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
         command,
         env={**os.environ, **variables, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
-        check=True,
         timeout=_LONGEST_SECONDS,
     )
+    if asked.returncode != 0:
+        raise LookupsFailed(f"of {size} processes that look entries up in {name} one failed, as is said above")
     seconds: dict[str, list[float]] = json.loads(asked.stdout)
     return seconds
 
