@@ -169,11 +169,13 @@ class Tries:
         def stop(fork: Fork) -> None:
             as_it_is = Change(file=str(file), source=base, way="file", what="")
             result = fork(as_it_is, lambda: run(self.program, None))
-            why, traced = (result.raised, set()) if isinstance(result, Result) else (f"does not run: {result}", set())
-            if not why:
-                why, traced = self._published(as_it_is, fork, before=result)
+            names = ", ".join(what for _, what in variants)
+            if not isinstance(result, Result) or result.raised:
+                why = result.raised if isinstance(result, Result) else result
+                found.append((kind, None, "", f"does not run: {names}: {why}"))
+                return
+            why, traced = self._published(as_it_is, fork, before=result)
             if why:
-                names = ", ".join(what for _, what in variants)
                 found.append((kind, None, "", f"not published: {names}: {why}"))
             else:
                 found.extend(self._tried(kind, changes, base, fork, before=result, traced=traced))

@@ -7,9 +7,10 @@ import contextlib
 import copy
 import enum
 import functools
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -433,3 +434,84 @@ def a_global_of_a_function_that_is_made_by_another_module(changed: bool) -> Iter
 def another_function_that_is_made_by_another_module(changed: bool) -> Iterator[Any]:
     with patched(multiplying_by_a_global, "__code__", (lambda: lambda x: x + 5.0).__code__, when=changed):
         yield made_elsewhere_before_a_break, (X,)
+
+
+def scaling(factor: float) -> type[torch.autograd.Function]:
+    class Scaling(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * factor
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            return gradients[0] * factor
+
+    return Scaling
+
+
+def calling(function: Any) -> Any:
+    return lambda x: function(x) + 1
+
+
+def _made_after_others(factor: float) -> type[torch.autograd.Function]:
+    # Torch numbers them, and no two processes have made as many: the second one of the test has another seed.
+    for _ in range(int(os.environ.get("PYTHONHASHSEED", "0"))):
+        scaling(1.0)
+    return scaling(factor)
+
+
+@case
+def an_autograd_function_that_is_made_in_a_function(changed: bool) -> Iterator[Any]:
+    yield calling(_made_after_others(3.0 if changed else 2.0).apply), (X.clone().requires_grad_(),)
+
+
+_BACKWARD, _ANOTHER = (_made_after_others(2.0)._backward_cls for _ in range(2))  # type: ignore[attr-defined]
+
+
+def adds_its_number(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = x + _BACKWARD._autograd_function_id
+    return result
+
+
+@unsaid
+def the_number_of_an_autograd_function(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_BACKWARD", _ANOTHER, when=changed):
+        yield adds_its_number, (X,)
+
+
+class Unmade(Mapping[str, int]):
+    """Has entries once they can be made."""
+
+    def __init__(self, entries: dict[str, int] | None) -> None:
+        self.entries = entries
+
+    def _made(self) -> dict[str, int]:
+        if self.entries is None:
+            raise ValueError
+        return self.entries
+
+    def __getitem__(self, key: str) -> int:
+        return self._made()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made())
+
+    def __len__(self) -> int:
+        return len(self._made())
+
+
+class HasUnmade:
+    entries = Unmade(None)
+
+
+def looks_for_entries(x: torch.Tensor, holder: HasUnmade) -> torch.Tensor:
+    try:
+        return x * len(holder.entries)
+    except ValueError:
+        return x - 1
+
+
+@case
+def a_mapping_that_can_be_made_now(changed: bool) -> Iterator[Any]:
+    with patched(HasUnmade, "entries", Unmade({"a": 1, "b": 2}), when=changed):
+        yield looks_for_entries, (X, HasUnmade())

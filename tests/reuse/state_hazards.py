@@ -281,3 +281,23 @@ def an_encoder_with_a_mask(changed: bool) -> Iterator[Any]:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True, norm_first=changed).eval()
     yield Calls(lambda x, layer: layer(x[None]), layer), (X,)
+
+
+class UnderAutocast(torch.nn.Module):
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self.entered = torch.autocast("cpu", **how)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with self.entered:
+            return x @ x.T
+
+
+@case
+def an_autocast_object_of_another_dtype(changed: bool) -> Iterator[Any]:
+    yield UnderAutocast(dtype=torch.float16 if changed else torch.bfloat16), (X,)
+
+
+@case
+def an_autocast_object_that_is_switched_off(changed: bool) -> Iterator[Any]:
+    yield UnderAutocast(dtype=torch.bfloat16, enabled=not changed), (X,)

@@ -8,6 +8,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from compilefarm.torch_internals import traced_functions
 from compilefarm.torch_internals.autograd import (
+    NUMBER_OF_FUNCTION,
     count_writes,
     find_base,
     has_saved_tensors_hooks,
@@ -44,3 +45,15 @@ def test_writes_are_counted_for_all_that_share_a_memory() -> None:
     assert count_writes(whole) == count_writes(whole[2:]) > before
     with torch.inference_mode():
         assert count_writes(torch.ones(2).mul_(2)) == 0
+
+
+def test_functions_are_numbered() -> None:
+    numbers = [vars(_made()._backward_cls)[NUMBER_OF_FUNCTION] for _ in range(2)]  # type: ignore[attr-defined]
+    assert numbers[1] == numbers[0] + 1
+
+
+def _made() -> type[torch.autograd.Function]:
+    class Made(torch.autograd.Function):
+        pass
+
+    return Made

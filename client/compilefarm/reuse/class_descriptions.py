@@ -9,11 +9,14 @@ import enum
 import inspect
 from collections.abc import Iterator
 
+from torch.autograd.function import BackwardCFunction
+
 from compilefarm.reuse.called_members import BOOKKEEPING, called_members
 from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.description_texts import name_of, shortened
 from compilefarm.reuse.names_in_code import is_of_a_release
 from compilefarm.reuse.value_descriptions import OF_MEMBERS
+from compilefarm.torch_internals.autograd import NUMBER_OF_FUNCTION
 
 # Py_TPFLAGS_HEAPTYPE
 _HEAP_TYPE = 1 << 9
@@ -51,6 +54,9 @@ def describe_own_members(describer: Describes, kind: type) -> str:
     named = dict(vars(kind))
     if issubclass(kind, enum.Flag):
         named[_BY_VALUE] = {key: each for key, each in named[_BY_VALUE].items() if not _is_combined(key, each)}
+    if issubclass(kind, BackwardCFunction):
+        # Which number it has in this process, no code may ask for that is traced (references.py).
+        named.pop(NUMBER_OF_FUNCTION, None)
     members = sorted((name, value) for name, value in named.items() if name not in BOOKKEEPING)
     said = describer.annotations.said_of_itself
     text = "\n".join([*(f"{name}={describer.member(value)}" for name, value in members), *said(kind)])

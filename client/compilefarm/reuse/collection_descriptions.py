@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import collections
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from compilefarm.core.interruptions import raise_interruption
 from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.description_texts import name_of, shortened
 from compilefarm.reuse.refusals import Unsayable
 
 _ALIKE = "a set of objects that are described alike"
+_PLAIN_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
+# So many entries a mapping of its own class may have that is looked through.
+_MANY = 1000
 
 
 def describe_members_of_set(describer: Describes, members: Iterable[Any], describe: Callable[[Any], str]) -> list[str]:
     """Descriptions of what a set holds, in an order that says nothing unless that of this process counts."""
     described = _described(describer, members, describe)
     return described if describer.orders else sorted(described)
+
+
+def describe_mapping(describer: Describes, mapping: Mapping[Any, Any]) -> str:
+    """Describes what a mapping holds; empty if it is one of its own class that may make what it is asked for."""
+    try:
+        if type(mapping) not in _PLAIN_MAPPINGS and len(mapping) >= _MANY:
+            return ""
+        items = list(mapping.items())
+    except Exception as error:  # noqa: BLE001 - a mapping of its own class may raise anything
+        raise_interruption(error)
+        # Whoever asks it meets the same: pydantic has such for what cannot be made.
+        return f"{name_of(type(mapping))}, which raises {type(error).__name__}"
+    return f"mapping({','.join(f'{describer.member(key)}:{describer.member(value)}' for key, value in items)})"
 
 
 def ranks_of_members(describer: Describes, members: Any) -> list[int]:

@@ -28,7 +28,7 @@ from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.module_descriptions import describe_module
 from compilefarm.reuse.names_in_code import C_CALLABLES
 from compilefarm.reuse.type_descriptions import describe_variable_of_types
-from compilefarm.reuse.value_descriptions import describe_looked_into, describe_pattern
+from compilefarm.reuse.value_descriptions import describe_autocast, describe_looked_into, describe_pattern
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 
 _Way = Callable[[Describes, Any], str]
@@ -56,6 +56,7 @@ WAYS: tuple[tuple[Any, _Way], ...] = (
     ((OpOverload, OpOverloadPacket), describe_operator_of_torch),
     (re.Pattern, describe_pattern),
     (re.Match, describe_looked_into),
+    (torch.autocast, describe_autocast),
     ((torch.finfo, torch.iinfo), lambda _, each: f"{type(each).__name__}:{each.dtype}"),
     (typing.TypeVar, describe_variable_of_types),
     # What it has in this context stands at a place of its own.

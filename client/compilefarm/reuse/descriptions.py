@@ -25,7 +25,12 @@ from compilefarm.reuse.annotation_texts import AnnotationTexts
 from compilefarm.reuse.called_functions import described_with_all_named
 from compilefarm.reuse.class_descriptions import describe_own_members
 from compilefarm.reuse.code_objects import DescribedCodes, text_of
-from compilefarm.reuse.collection_descriptions import describe_members_of_set, describe_order, ranks_of_members
+from compilefarm.reuse.collection_descriptions import (
+    describe_mapping,
+    describe_members_of_set,
+    describe_order,
+    ranks_of_members,
+)
 from compilefarm.reuse.describing import AlikeObjects
 from compilefarm.reuse.description_texts import CONSTANTS, is_at_its_place, name_of, shortened
 from compilefarm.reuse.description_ways import WAYS, WAYS_OF_KINDS
@@ -48,7 +53,6 @@ _TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format
 # What is a member of a class as it is, and of nothing else.
 _NAMED = frozenset({*CONSTANTS, *C_CALLABLES, types.FunctionType, property, staticmethod, classmethod})
 _SEQUENCES = (list, tuple, collections.deque)
-_PLAIN_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
 # Who is the same object cannot matter, or is told by itself.
 _TOLD_BY_VALUE = (
     *WITH_OTHER_NAMESPACE,
@@ -260,10 +264,9 @@ class Describer:
             return f"{type(value).__name__}({','.join(describe_members_of_set(self, value, self.member))})"
         if isinstance(value, (list, tuple)):
             return f"{type(value).__name__}({','.join(self.member(each) for each in value)})"
-        # Of other values, collections.abc looks through all mappings that there are. One of its own class may make what
-        # it is asked for.
-        if hasattr(type(value), "items") and isinstance(value, Mapping) and (_is_plain(value) or len(value) < 1000):
-            return f"mapping({','.join(f'{self.member(k)}:{self.member(v)}' for k, v in value.items())})"
+        # Of other values, collections.abc looks through all mappings that there are.
+        if hasattr(type(value), "items") and isinstance(value, Mapping) and (text := describe_mapping(self, value)):
+            return text
         if isinstance(value, Constraint):
             return f"{self.of_class(type(value))}({self.member(vars(value))})"
         if type(value) in LOOKED_INTO:
@@ -301,7 +304,3 @@ class Describer:
         if kind.__module__ == "typing" or isinstance(value, (types.GenericAlias, types.UnionType)):
             return describe_form_of_types(self, value)
         raise Unsayable(f"an object of type {name_of(kind)}")
-
-
-def _is_plain(mapping: Any) -> bool:
-    return type(mapping) in _PLAIN_MAPPINGS

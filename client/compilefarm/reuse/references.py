@@ -34,11 +34,13 @@ from compilefarm.reuse.names_in_code import (
     value_at,
 )
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.autograd import NUMBER_OF_FUNCTION
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 
 # Builtins that Dynamo computes while it traces, whose results mean nothing in another process. The standard library
 # asks for them to recognise what it has seen.
 _PROCESS_BOUND = frozenset({"hash", "id"})
+_ATTRIBUTES_OF_PROCESS = frozenset({"__hash__", "_base", NUMBER_OF_FUNCTION})
 
 
 def references_of(
@@ -78,7 +80,7 @@ def _refuse_of_process(code: types.CodeType, module: str, chains: Iterable[str])
         if value is hash or value is id or chain in _PROCESS_BOUND:
             raise Unsayable(f"{where} calls {chain}(), which differs between processes")
     for inner in codes_within(code):
-        if found := {"__hash__", "_base"}.intersection(inner.co_names + inner.co_consts):
+        if found := _ATTRIBUTES_OF_PROCESS.intersection(inner.co_names + inner.co_consts):
             raise Unsayable(f"{where} asks for {', '.join(sorted(found))}")
     if any(map(_goes_through_sets, codes_within(code))):
         raise Unsayable(f"{where} goes through a set, whose order differs between processes")

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from compilefarm.reuse.code_objects import text_of
 from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.description_texts import name_of
@@ -61,6 +63,16 @@ def describe_of_own_class(describer: Describes, value: Any) -> str:
     held = sorted(getattr(value, "__dict__", {}).items())
     own = [f"{name}={describer.of_calls.of_content_alone(each)}" for name, each in held]
     return f"{describer.of_place(value)}:{plain.__repr__(value)}:{','.join(own)}"
+
+
+def describe_autocast(describer: Describes, value: torch.autocast) -> str:
+    """Describes an autocast object by all that it holds, which releases before 2.12 take for fixed.
+
+    Raises:
+        Unsayable: that is not compared by what it is equal to.
+    """
+    held = [f"{name}={describer.constant(each)}" for name, each in sorted(vars(value).items())]
+    return f"autocast:{describer.of_class(type(value))}:{','.join(held)}"
 
 
 def describe_pattern(_: Describes, pattern: re.Pattern[Any]) -> str:

@@ -7,6 +7,10 @@ from contextlib import contextmanager
 
 import torch
 
+# Of the class that torch makes for the backward pass of each function: how many it has made before in this process
+# (torch/autograd/function.py: FunctionMeta).
+NUMBER_OF_FUNCTION = "_autograd_function_id"
+
 
 def has_saved_tensors_hooks() -> bool:
     """Whether functions of the user's stand between a forward pass and the tensors that it saves."""
