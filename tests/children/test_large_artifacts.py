@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from compilefarm.core.contents import FileContent
+from compilefarm.core.contents import Content, FileContent, FilePart
 from compilefarm.core.digests import digest_of
 from compilefarm.service.testing import calling, sample_job
 from compilefarm.store.opening import open_store
@@ -16,7 +17,7 @@ from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.child_pb2 import ChildBlob
 from compilefarm.worker import spooling
 from compilefarm.worker.pieces import PIECE_BYTES, pieces_of
-from compilefarm.worker.spooling import LARGE_BYTES, SpoolingAssembly
+from compilefarm.worker.spooling import MEMORY_BYTES, SpoolingAssembly
 from compilefarm.worker.testing import ENVIRONMENT, program_of
 from tests.chaos.farm import running
 from tests.memory import most_resident_bytes
@@ -41,21 +42,41 @@ def test_an_artifact_that_is_compiled_stored_and_read_is_never_in_the_memory_of_
     assert grown_bytes < MUCH_BYTES / 2
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, LARGE_BYTES, LARGE_BYTES + 1, LARGE_BYTES + PIECE_BYTES])
+@pytest.mark.parametrize(
+    "size_bytes", [0, 1, MEMORY_BYTES, MEMORY_BYTES + 1, MEMORY_BYTES + PIECE_BYTES, 2 * MEMORY_BYTES]
+)
 async def test_blobs_are_what_was_sent_whatever_their_size(size_bytes: int) -> None:
-    assembly, contents = SpoolingAssembly(), [bytes(size_bytes), b"the next one"]
+    contents = [bytes(size_bytes), b"the next one", bytes(range(256)) * 100, b""]
+    assembled = await assemble(contents)
+    # All are read when the last is there: those that lie in one file do not mix.
+    for content, (digest, spooled) in zip(contents, assembled, strict=True):
+        assert digest == digest_of(content)
+        assert spooled[:] == content
+        assert spooled[1:3] == content[1:3]
+        assert len(spooled) == len(content)
+        assert list(pieces_of("", spooled)) == list(pieces_of("", content))
+    assert isinstance(assembled[0][1], FilePart) == (size_bytes > MEMORY_BYTES)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_many_blobs_are_held_in_no_more_memory_than_one(count: int) -> None:
+    contents = [bytes([number]) * (MEMORY_BYTES // 2) for number in range(count)]
+    assembled = await assemble(contents)
+    assert [spooled[:] for _, spooled in assembled] == contents
+    assert [type(spooled) for _, spooled in assembled] == [bytes, bytes, *[FilePart] * (count - 2)]
+
+
+async def assemble(contents: Sequence[bytes]) -> list[tuple[str, Content]]:
+    """Has blobs put together of their pieces, one after the other."""
+    assembly, assembled = SpoolingAssembly(), []
     for content in contents:
         *pieces, last = pieces_of("", content)
         for piece in pieces:
             assert await assembly.add(piece) is None
         blob = await assembly.add(last)
         assert blob is not None
-        digest, spooled = blob
-        assert digest == digest_of(content)
-        assert spooled[:] == content
-        assert len(spooled) == len(content)
-        assert isinstance(spooled, FileContent) == (len(content) > LARGE_BYTES)
-        assert list(pieces_of("", spooled)) == list(pieces_of("", content))
+        assembled.append(blob)
+    return assembled
 
 
 async def test_a_disk_without_room_for_a_large_blob_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +87,7 @@ async def test_a_disk_without_room_for_a_large_blob_is_said(monkeypatch: pytest.
     monkeypatch.setattr(spooling, "FileContent", Full)
     assembly = SpoolingAssembly()
     with pytest.raises(OSError, match="No space left"):
-        await assembly.add(ChildBlob(content=bytes(LARGE_BYTES + 1)))
+        await assembly.add(ChildBlob(content=bytes(MEMORY_BYTES + 1)))
 
 
 @pytest.mark.parametrize("place", ["folder", "memory"])

@@ -50,6 +50,30 @@ class FileContent:
         return os.pread(self._file, max(end - start, 0), start)
 
 
+class FilePart:
+    """A content within a file that several lie in, one after the other: it begins where the file ended."""
+
+    def __init__(self, file: FileContent) -> None:
+        self._file, self._start, self._size_bytes = file, len(file), 0
+
+    def write(self, piece: bytes) -> None:
+        """Adds a piece at the end; no other content may have been begun in the file since.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        self._file.write(piece)
+        self._size_bytes += len(piece)
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, end, step = part.indices(self._size_bytes)
+        assert step == 1, "a part of a content has no gaps"
+        return self._file[self._start + start : self._start + end]
+
+
 def _open_without_name() -> int:
     descriptor, path = tempfile.mkstemp(prefix="compilefarm-")
     os.unlink(path)
