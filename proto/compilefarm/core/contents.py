@@ -44,8 +44,7 @@ class FileContent:
         return self._size_bytes
 
     def __getitem__(self, part: slice) -> bytes:
-        start, end, step = part.indices(self._size_bytes)
-        assert step == 1, "a part of a content has no gaps"
+        start, end = _bounds(part, self._size_bytes)
         # Others read the same file.
         return os.pread(self._file, max(end - start, 0), start)
 
@@ -69,9 +68,15 @@ class FilePart:
         return self._size_bytes
 
     def __getitem__(self, part: slice) -> bytes:
-        start, end, step = part.indices(self._size_bytes)
-        assert step == 1, "a part of a content has no gaps"
+        start, end = _bounds(part, self._size_bytes)
         return self._file[self._start + start : self._start + end]
+
+
+def _bounds(part: slice, size_bytes: int) -> tuple[int, int]:
+    """Where a part of a content begins and ends."""
+    start, end, step = part.indices(size_bytes)
+    assert step == 1, "a part of a content has no gaps"
+    return start, end
 
 
 def _open_without_name() -> int:

@@ -22,6 +22,7 @@ def _trains(compiler: Compiler, **options: Any) -> Any:
 def _trains_by_plugin(compiler: Compiler) -> Any:
     """Its repeated blocks are compiled, as the plugin says."""
     blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3))
+    require_module("accelerate")
     from compilefarm.client.accelerate import FarmPlugin
 
     # Without a compiler the plugin is asked all the same: what accelerate does with it is the program's own.

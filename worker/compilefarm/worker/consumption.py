@@ -30,6 +30,7 @@ _DEEPEST = 200
 # (socket(7), unix(7): max_dgram_qlen; pipe(7)). In a sandbox none can be made to hold more.
 _SOCKET_BYTES = 11 * 208 * 1024
 _PIPE_BYTES = 64 * 1024
+# Of so many in a network they are counted: more than any limit on memory lets a child have.
 _MOST_SOCKETS = 1024 * 1024
 _FILE_IN_MEMORY = "/memfd:"
 # What is mapped without having a name any more; shared memory without a file is called as the second.

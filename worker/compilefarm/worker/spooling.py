@@ -28,7 +28,7 @@ class SpoolingAssembly:
         """Digest and content of a blob, if this is its last piece.
 
         Raises:
-            OSError: there is no room for a large one among the temporary files.
+            OSError: there is no room among the temporary files for what memory does not hold.
         """
         await asyncio.to_thread(self._begun.write, piece.content)
         if piece.continues:
