@@ -21,8 +21,8 @@ from compilefarm.core.errors import Busy
 from compilefarm.service import connections
 from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.connection_watch import LOOK_SECONDS, MOST_WASTED_CALLS, open_sockets
-from compilefarm.service.connections import _equal_share
+from compilefarm.service.connection_watch import LOOK_SECONDS, MOST_WASTED_CALLS, KnownConnections, open_sockets
+from compilefarm.service.connections import Connections, _equal_share
 from compilefarm.service.server_options import server_options
 from compilefarm.service.testing import ManualClock, Refused, calling, refusals, sample_job, serving
 from compilefarm.v1.admin_service_pb2 import StatusRequest
@@ -117,7 +117,15 @@ async def close(opened: Sequence[Connection], ended: Sequence[asyncio.Task[bytes
     await asyncio.gather(*ended)
 
 
-async def test_connections_without_calls_are_bounded(auth_file: str) -> None:
+async def test_connections_without_calls_are_bounded(auth_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    look = Connections._look
+
+    def counted(self: Connections, known: KnownConnections) -> None:
+        looks.append(known)
+        look(self, known)
+
+    monkeypatch.setattr(Connections, "_look", counted)
     clock = ManualClock()
     config = GatewayConfig(listen="127.0.0.1:0", auth_file=auth_file, max_connections_of_address=5)
     async with serving(config=config, clock=clock) as gateway, calling(gateway.address) as calls:
@@ -125,17 +133,20 @@ async def test_connections_without_calls_are_bounded(auth_file: str) -> None:
         assert (await anext(aiter(watch))).status == HealthCheckResponse.SERVING
         opened = [await silent(gateway.address) for _ in range(20)]
         ended = [asyncio.create_task(reader.read()) for reader, _ in opened]
+        # While nobody looks: a look has files of its own and gives up those that are kept for it.
+        before = len(os.listdir("/proc/self/fd"))
         clock.advance(LOOK_SECONDS)
         while sum(task.done() for task in ended) < 16:
             await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED, timeout=5.0)
-        # Whoever makes a call is left alone, and to look costs nothing that stays.
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(20):
+        # Whoever makes a call is left alone, and to look costs nothing that stays: a file for each look would be more
+        # than the ended connections had.
+        while len(looks) < 25:
             clock.advance(LOOK_SECONDS)
             await HealthStub(calls.channel).Check(HEALTH)
-        while len(os.listdir("/proc/self/fd")) > before:
-            # The last look may be under way.
-            await HealthStub(calls.channel).Check(HEALTH)
+        async with asyncio.timeout(60):
+            while len(os.listdir("/proc/self/fd")) >= before:
+                # The last look may be under way.
+                await HealthStub(calls.channel).Check(HEALTH)
         assert (await HealthStub(calls.channel).Check(HEALTH)).status == HealthCheckResponse.SERVING
         assert not watch.done()
         assert sum(task.done() for task in ended) == 16
