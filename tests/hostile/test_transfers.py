@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import StoreFull
+from compilefarm.core.errors import MissingBlobs, NotWanted, StoreFull
 from compilefarm.core.held_tensors import MAX_BYTES
+from compilefarm.service import wanted
 from compilefarm.service.accounts import account_of_peer
+from compilefarm.service.callers import Caller
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.quotas import Quotas
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
-from compilefarm.service.testing.servers import FREE_PORT
+from compilefarm.service.testing.servers import FREE_PORT, serving_in_thread
+from compilefarm.service.wanted import WantedBlobs
 from compilefarm.store.counting import SMALLEST_OBJECT_BYTES
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import open_caches, open_store
@@ -58,6 +62,42 @@ async def arrived(calls: Calls, folder: Path, size_bytes: int) -> None:
     """Asks for the state of the farm until so much lies in its folder."""
     while sum(path.stat().st_size for path in staged(folder)) != size_bytes:
         await calls.status()
+
+
+def test_of_addresses_without_an_end_the_latest_may_send_what_they_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = [digest_of(bytes([number])) for number in range(10)]
+    blobs = WantedBlobs()
+
+    def miss(account: str, *missed: str) -> None:
+        blobs.refused(sample_job(constants=missed), caller=Caller(account=account), error=MissingBlobs("some"))
+
+    def may_send(account: str, digest: str) -> bool:
+        try:
+            blobs.require_wanted(digest, account=account)
+        except NotWanted:
+            return False
+        return True
+
+    monkeypatch.setattr(wanted, "_MOST_ACCOUNTS", 3)
+    for number in range(5):
+        miss(f"10.0.0.{number}", digests[0])
+    assert [may_send(f"10.0.0.{number}", digests[0]) for number in range(5)] == [False, False, True, True, True]
+    # As before, all of them together have so many, and who asked last keeps them.
+    monkeypatch.setattr(wanted, "_MOST_DIGESTS_OF_ALL", 6)
+    miss("10.0.0.2", *digests[:5])
+    assert [may_send(f"10.0.0.{number}", digests[0]) for number in range(5)] == [False, False, True, False, True]
+
+
+async def test_uploads_that_a_service_ends_leave_no_files(tmp_path: Path) -> None:
+    store = await open_store(str(tmp_path / "store"))
+    with ExitStack() as service:
+        address = service.enter_context(serving_in_thread(store=store))
+        async with calling(address) as calls:
+            # More than the service has threads, of callers who stay.
+            _uploads = [await begin(calls, WHOLE) for _ in range(30)]
+            await arrived(calls, tmp_path, 30 * MIB)
+            service.close()
+            assert staged(tmp_path) == []
 
 
 @BOTH

@@ -13,6 +13,7 @@ from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.config import CannotStart
 from compilefarm.service.journal import Journal
 from compilefarm.service.journal_entries import JournalEntry
+from compilefarm.store.locks import open_lock
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ def using(folder: Path) -> Iterator[None]:
         CannotStart: the folder cannot be used, or another gateway uses it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / _LOCK, "wb")  # noqa: SIM115
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open(open_lock(folder / _LOCK), "wb")  # noqa: SIM115
     except OSError as error:
         raise CannotStart(f"{folder} cannot be used ({error.strerror}): name another folder with --state") from error
     with lock:

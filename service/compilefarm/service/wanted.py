@@ -12,6 +12,8 @@ from compilefarm.v1.job_pb2 import Job
 _MOST_DIGESTS = 65_536
 # Of all accounts: about 150 MB.
 _MOST_DIGESTS_OF_ALL = 8 * _MOST_DIGESTS
+# Where nobody is asked who calls, accounts are addresses, of which one caller may have any number.
+_MOST_ACCOUNTS = 10_000
 
 
 class WantedBlobs:
@@ -21,6 +23,8 @@ class WantedBlobs:
 
     def __init__(self) -> None:
         self._digests: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+        # Of all accounts; to count them each time would keep everybody waiting.
+        self._count = 0
 
     def refused(self, job: Job, *, caller: Caller, error: FarmError) -> None:
         """See RefusalObserver.refused."""
@@ -43,10 +47,13 @@ class WantedBlobs:
         """Notes that a job of an account was missing tensors."""
         own = self._digests.setdefault(account, OrderedDict())
         self._digests.move_to_end(account)
+        before = len(own)
         for digest in digests:
             own[digest] = None
             own.move_to_end(digest)
         while len(own) > _MOST_DIGESTS:
             own.popitem(last=False)
-        while sum(map(len, self._digests.values())) > _MOST_DIGESTS_OF_ALL:
-            self._digests.popitem(last=False)
+        self._count += len(own) - before
+        while self._count > _MOST_DIGESTS_OF_ALL or len(self._digests) > _MOST_ACCOUNTS:
+            _, forgotten = self._digests.popitem(last=False)
+            self._count -= len(forgotten)

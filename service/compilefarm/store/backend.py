@@ -6,11 +6,15 @@ Behaviours that have nothing to do with artifacts are wrappers around this inter
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
+
+from compilefarm.core.errors import StoreUnavailable
 
 # What is read into memory at once: manifests, requests, small blobs. Nothing of ours that is read so is larger.
 LARGEST_IN_MEMORY_BYTES = 32 * 1024 * 1024
@@ -95,8 +99,32 @@ class Backend(Protocol):
 
 
 def staging_of_user() -> Path:
-    """The folder `staging` of backends that are no folder of this machine, one for each of its users."""
-    return Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
+    """The folder `staging` of backends that are no folder of this machine, one for each of its users.
+
+    Its name can be guessed by all who may write to the place for temporary files. So it has to be this user's alone:
+    others would read what is on its way, or put something else in its place after it was checked.
+
+    Raises:
+        StoreUnavailable: somebody else has made it, or it cannot be made.
+    """
+    folder = Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise StoreUnavailable(
+                f"{folder} is no folder of this user, and nothing is written there: have whoever made it remove it, or "
+                "name another place for temporary files with TMPDIR"
+            )
+        if stat.S_IMODE(found.st_mode) & ~stat.S_IRWXU:
+            # An earlier release has made it.
+            folder.chmod(0o700)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{folder} cannot be used for what is on its way ({error.strerror}): make room there"
+        ) from error
+    return folder
 
 
 async def temporary_copy(write: Callable[[IO[bytes]], Awaitable[bool]]) -> IO[bytes] | None:

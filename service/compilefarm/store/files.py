@@ -75,7 +75,9 @@ async def staged(folder: Path, *, name: str) -> AsyncIterator[StagedBlob]:
         OSError: the file cannot be made.
     """
     path = folder / f"{name}#{secrets.randbits(62)}"
-    opening = asyncio.create_task(asyncio.to_thread(_open_new, path), name=f"open {path.name}")
+    # No tasks: those that have not begun when the service ends never do, and the file would stay.
+    in_thread = asyncio.get_running_loop().run_in_executor
+    opening = in_thread(None, _open_new, path)
     try:
         file = await asyncio.shield(opening)
     except asyncio.CancelledError:
@@ -87,7 +89,7 @@ async def staged(folder: Path, *, name: str) -> AsyncIterator[StagedBlob]:
     finally:
         file.close()
         # To give back the room of a large file takes a while.
-        await asyncio.shield(asyncio.to_thread(path.unlink, missing_ok=True))
+        await asyncio.shield(in_thread(None, partial(path.unlink, missing_ok=True)))
 
 
 def _open_new(path: Path) -> IO[bytes]:
@@ -95,7 +97,7 @@ def _open_new(path: Path) -> IO[bytes]:
     return open(path, "xb")
 
 
-def _discard(path: Path, opening: asyncio.Task[IO[bytes]]) -> None:
+def _discard(path: Path, opening: asyncio.Future[IO[bytes]]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
         path.unlink(missing_ok=True)

@@ -42,6 +42,7 @@ from compilefarm.store.layout import (
     STAGING,
     TOOLCHAINS,
 )
+from compilefarm.store.locks import open_lock
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 
 # No single write takes that long.
@@ -73,7 +74,8 @@ def open_directory(location: str, *, create: bool = True, read_only: bool = Fals
     directory = Path(os.path.expanduser(location))
     try:
         if create and not read_only:
-            directory.mkdir(parents=True, exist_ok=True)
+            # Graphs and programs of all namespaces lie in it: they are nothing for other users of this host.
+            directory.mkdir(mode=0o770, parents=True, exist_ok=True)
         root = directory.resolve(strict=True)
         return _reading(root) if read_only else LocalBackend(root)
     except OSError as error:
@@ -98,14 +100,14 @@ class LocalBackend(WrappingBackend):
     def __init__(self, root: Path) -> None:
         super().__init__(DirectoryObjects(root))
         self._root = root
-        lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = open_lock(root / LOCK)
         weakref.finalize(self, os.close, lock)
         # Alone, whatever is half written stays so. Otherwise others may be writing at this moment.
         alone = _try_lock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _sweep(root, written_before=math.inf if alone else time.time() - ABANDONED_AFTER_SECONDS)
         if alone:
             _end_sessions(root)
-        _try_lock(lock, fcntl.LOCK_SH)
+        _share(lock, path=root / LOCK)
 
     async def create(self, path: str, *, content: bytes) -> bool:
         return await self._run(f"write {path}", lambda: self._create(self._root / path, content=content))
@@ -259,6 +261,18 @@ def _try_lock(lock: int, mode: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _share(lock: int, *, path: Path) -> None:
+    """Says by the lock, as long as this process lives, that somebody uses the store."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _logger.warning("waiting for whoever has locked %s: another service that begins, or what should not", path)
+        _try_lock(lock, fcntl.LOCK_SH)
+    except OSError:
+        # The file system has no locks.
+        return
 
 
 def _sweep(root: Path, *, written_before: float) -> None:

@@ -79,7 +79,7 @@ def lock_file(folder: Path, device: str) -> Path | None:
     path = folder / hashlib.sha256(device.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o400))
     except OSError as error:
         log.warning("jobs that share a GPU may disturb each other's measurements: no %s (%s)", path, error.strerror)
         return None

@@ -1,0 +1,106 @@
+"""Other users of the host: what a farm keeps on its disks is not for them, and they cannot keep it from the farm."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.service.state_folder import using
+from compilefarm.store.local import LOCK, LocalBackend, open_directory
+from compilefarm.store.s3 import open_bucket
+from compilefarm.worker.gpu_lock import lock_file
+
+# Nobody asks it for anything.
+BUCKET = "s3://bucket?endpoint=https://127.0.0.1:1"
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can make what another user owns")
+
+
+@pytest.fixture(autouse=True)
+def _usual_rights() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place for temporary files, in which everybody may make some."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder / f"compilefarm-{os.getuid()}"
+
+
+def for_others(path: Path) -> int:
+    return path.stat().st_mode & stat.S_IRWXO
+
+
+def test_a_store_that_is_made_is_closed_to_others(tmp_path: Path) -> None:
+    open_directory(str(tmp_path / "below" / "store"))
+    assert not for_others(tmp_path / "below" / "store")
+
+
+def test_others_cannot_lock_a_store_or_a_state(tmp_path: Path) -> None:
+    # As folders are that somebody has made beforehand.
+    store, state = tmp_path / "store", tmp_path / "state"
+    for folder in (store, state):
+        folder.mkdir()
+        # As earlier releases made it.
+        (folder / LOCK).touch(0o644)
+    LocalBackend(store)
+    with using(state):
+        assert not for_others(store / LOCK)
+        assert not for_others(state / LOCK)
+
+
+def test_a_state_that_is_made_is_closed_to_others(tmp_path: Path) -> None:
+    with using(tmp_path / "state"):
+        assert not for_others(tmp_path / "state")
+
+
+def test_others_cannot_lock_a_gpu(tmp_path: Path) -> None:
+    file = lock_file(tmp_path, "GPU-0")
+    assert file is not None
+    assert not for_others(file)
+
+
+def test_whoever_waits_for_a_lock_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open(tmp_path / LOCK, "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        opening = threading.Thread(target=LocalBackend, args=(tmp_path,))
+        with caplog.at_level(logging.WARNING):
+            opening.start()
+            while not caplog.messages:
+                opening.join(0.01)
+    opening.join()
+    assert str(tmp_path / LOCK) in caplog.text
+
+
+def test_what_is_on_its_way_to_a_bucket_is_closed_to_others(temporary: Path) -> None:
+    # As earlier releases made it.
+    temporary.mkdir(mode=0o755)
+    assert open_bucket(BUCKET).staging == temporary
+    assert not temporary.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+
+
+def test_nothing_is_written_through_a_link_of_another(temporary: Path, tmp_path: Path) -> None:
+    temporary.symlink_to(tmp_path)
+    with pytest.raises(StoreUnavailable, match="no folder of this user"):
+        _ = open_bucket(BUCKET).staging
+
+
+@only_as_root
+def test_nothing_is_written_to_a_folder_of_another(temporary: Path) -> None:
+    temporary.mkdir(mode=0o777)
+    os.chown(temporary, 65534, 65534)
+    with pytest.raises(StoreUnavailable, match="no folder of this user"):
+        _ = open_bucket(BUCKET).staging
