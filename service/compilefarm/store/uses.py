@@ -98,9 +98,14 @@ class Uses:
         used_seconds = max(self.used_seconds(path), told_seconds)
         return path in self._held or self._is_leased(used_seconds)
 
-    async def end(self, path: str) -> bool:
-        """Deletes an object unless it has to stay; returns whether it was deleted."""
-        if self.has_lease(path):
+    async def end(self, path: str, *, despite_lease: bool = False) -> bool:
+        """Deletes an object unless it has to stay; returns whether it was deleted.
+
+        Args:
+            path: the path of the object.
+            despite_lease: whether it has to stay only while it is held.
+        """
+        if path in self._held or (not despite_lease and self.has_lease(path)):
             return False
         # From here on those who come wait, and then find that it is gone.
         self._ending[path] = gone = asyncio.Event()
@@ -108,7 +113,7 @@ class Uses:
             # Another service may have used it since it was listed, or may have written it anew.
             stored, use = await self._backend.find_object(path), await self._backend.find_object(use_path(path))
             told_seconds = max((found.modified_seconds for found in (stored, use) if found is not None), default=0.0)
-            if self.has_lease(path, told_seconds=told_seconds):
+            if not despite_lease and self.has_lease(path, told_seconds=told_seconds):
                 return False
             await self._backend.delete(path)
             if use is not None:
