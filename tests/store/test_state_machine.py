@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.backend import Backend
+from compilefarm.store.counting import SMALLEST_OBJECT_BYTES, counted_bytes
 from compilefarm.store.layout import BLOBS, MANIFESTS, blob_path, key_of, manifest_path, namespace_of
-from compilefarm.store.limited import RETRY_SECONDS, LimitedStore
+from compilefarm.store.limited import KEPT_SHARE, RETRY_SECONDS, LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.opening import build_store
@@ -35,7 +37,9 @@ CONTENTS = st.sampled_from(SAMPLES)
 NAMESPACES = ["", "dev"]
 KEYS = st.sampled_from([sample_key("one"), sample_key("two"), sample_key("one", graph="another graph")])
 # Of about two artifacts.
-LIMIT = 2000
+LIMIT = 6 * SMALLEST_OBJECT_BYTES
+# Of two namespaces, and what nobody names.
+LEAST_SHARE = KEPT_SHARE * LIMIT / 3
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -92,6 +96,24 @@ class StoreMachine(RuleBasedStateMachine):
 
     def must_stay(self, path: str) -> bool:
         return self.clock() - self.used.get(path, 0.0) < LEASE_SECONDS
+
+    def may_go_though_it_is_used(self, path: str) -> bool:
+        """Whether it belongs to what has more than an equal share, among others."""
+        readable = {path: each for path, each in self.manifests.items() if each is not None}
+        sizes: Counter[str | None] = Counter()
+        owners: dict[str, set[str]] = {}
+        for each, manifest in readable.items():
+            named = {blob_path(blob.digest) for blob in blobs_of(manifest)} & self.blobs.keys()
+            sizes[namespace_of(each)] += counted_bytes(len(write_record(manifest)))
+            sizes[namespace_of(each)] += sum(counted_bytes(len(self.blobs[blob])) for blob in named)
+            for blob in named:
+                owners.setdefault(blob, set()).add(namespace_of(each))
+        loose = self.blobs.keys() - owners.keys()
+        sizes[None] = sum(counted_bytes(len(self.blobs[blob])) for blob in loose)
+        if path in loose:
+            return sizes[None] > LEAST_SHARE
+        namespaces = owners[path] if path in self.blobs else {namespace_of(path)}
+        return len(sizes) > 2 and any(sizes[namespace] > LEAST_SHARE for namespace in namespaces)
 
     def may_stay(self, path: str) -> bool:
         # Times in the storage are those of the machine's clock.
@@ -214,15 +236,17 @@ class StoreMachine(RuleBasedStateMachine):
     # What has to hold.
 
     def expect_room(self) -> None:
-        """After a write: things may be gone that were not in use, and the store is no larger than its limit."""
+        """After a write: things may be gone that were not in use, or are beyond a share, and the store is no larger
+        than its limit.
+        """
         self.run(self.store.has_room())
         whole = {path for path, manifest in self.manifests.items() if self.is_complete(manifest)}
         lying = self.run(self.lying())
         assert lying <= self.blobs.keys() | self.manifests.keys()
         for path in self.manifests.keys() - lying:
-            assert self.manifests[path] is None or not self.must_stay(path)
+            assert self.manifests[path] is None or not self.must_stay(path) or self.may_go_though_it_is_used(path)
         for path in self.blobs.keys() - lying:
-            assert not self.must_stay(path)
+            assert not self.must_stay(path) or self.may_go_though_it_is_used(path)
         usage = self.run(self.store.usage())
         gone = self.manifests.keys() - lying
         set_aside = usage.corrupt_manifests - self.corrupt_manifests

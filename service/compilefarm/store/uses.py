@@ -20,6 +20,7 @@ from compilefarm.store.layout import use_path
 Now = Callable[[], float]
 
 # What was used within this time is not evicted: whoever has been given a manifest has that long to fetch its blobs.
+# Beyond an equal share of a store nothing is kept by being used (`collector`).
 LEASE_SECONDS = 3600.0
 RENEWAL_SECONDS = LEASE_SECONDS / 4
 # Uses whose lease is over are forgotten when there are more than these.
