@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, FarmError, InvalidRequest, MissingBlobs
+from compilefarm.core.held_tensors import MAX_ELEMENTS
 from compilefarm.graph import targets
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
@@ -24,7 +25,18 @@ from compilefarm.graph.literals import MAX_DEPTH
 from compilefarm.graph.options import config_patches
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.torch_internals import traced_functions
-from compilefarm.v1.graph_pb2 import Call, Constant, Device, Dimension, GetConstant, NamedValue, Node, Value
+from compilefarm.v1.graph_pb2 import (
+    Call,
+    Constant,
+    Device,
+    Dimension,
+    GetConstant,
+    NamedValue,
+    Node,
+    Output,
+    TensorSpec,
+    Value,
+)
 from compilefarm.v1.job_pb2 import Ambient, Autocast, Job, Options
 
 _KINDS = {
@@ -148,6 +160,22 @@ def test_operators_without_operands(name: str) -> None:
     del job.graph.nodes[1].call.args[:]
     with pytest.raises(GraphRejected):
         decode_job(job, blobs={})
+
+
+def test_a_tensor_that_a_graph_reads_again_and_again_is_written_once() -> None:
+    elements = torch.arange(MAX_ELEMENTS, dtype=torch.int64)
+    content = elements.numpy().tobytes()
+    job = _job()
+    spec = TensorSpec(dtype="int64", device=Device(type="cpu"), shape=[Dimension(size=MAX_ELEMENTS)])
+    spec.stride.add(size=1)
+    job.graph.constants.add(spec=spec, digest=digest_of(content))
+    del job.graph.nodes[1:]
+    job.graph.nodes.extend(Node(get_constant=GetConstant(constant=0)) for _ in range(50))
+    job.graph.nodes.add(output=Output(values=[Value(node=1), Value(node=50)]))
+    program = decode_job(job, blobs={digest_of(content): content}).graph_module
+    # What torch writes of the graph, and hashes: each number once.
+    assert len(program.code) < 20 * MAX_ELEMENTS
+    assert all(torch.equal(result, elements) for result in program(torch.ones(2)))
 
 
 def test_grad_mode_takes_a_literal_alone() -> None:

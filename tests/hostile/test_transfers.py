@@ -13,7 +13,7 @@ import pytest
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import MissingBlobs, NotWanted, StoreFull
-from compilefarm.core.held_tensors import MAX_BYTES
+from compilefarm.core.held_tensors import MAX_BYTES, MAX_BYTES_OF_GRAPH
 from compilefarm.service import wanted
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.callers import Caller
@@ -86,6 +86,15 @@ def test_of_addresses_without_an_end_the_latest_may_send_what_they_missed(monkey
     monkeypatch.setattr(wanted, "_MOST_DIGESTS_OF_ALL", 6)
     miss("10.0.0.2", *digests[:5])
     assert [may_send(f"10.0.0.{number}", digests[0]) for number in range(5)] == [False, False, True, False, True]
+
+
+async def test_the_same_bytes_count_for_each_tensor_that_a_graph_holds(tmp_path: Path) -> None:
+    async with farm(tmp_path, names(True)) as callers:
+        calls = next(iter(callers.values()))
+        digest = await calls.write(os.urandom(MAX_BYTES))
+        assert (await calls.finish(sample_job(constants=[digest] * 4))).HasField("manifest")
+        with pytest.raises(Refused, match="tensors of more than the 67108864 bytes"):
+            await calls.finish(sample_job(constants=[digest] * (MAX_BYTES_OF_GRAPH // MAX_BYTES + 1)))
 
 
 async def test_uploads_that_a_service_ends_leave_no_files(tmp_path: Path) -> None:

@@ -224,6 +224,7 @@ class _GraphReader:
         process_groups: what the groups are called that it communicates in.
         nodes_left: how many nodes may still come.
         runs: how many nodes run when a graph runs that has been read, those of the graphs that it calls included.
+        written: the nodes for tensors that the graph holds, by the numbers of these.
     """
 
     constants: Sequence[tuple[torch.Tensor, torch.device]]
@@ -232,6 +233,7 @@ class _GraphReader:
     process_groups: Sequence[GroupName]
     nodes_left: int = MAX_NODES
     runs: dict[GraphModule, int] = field(default_factory=dict)
+    written: dict[int, Node] = field(default_factory=dict)
 
     def read(self, graph: graph_pb2.Graph, *, inputs: int) -> GraphModule:
         """The graph that is compiled, which takes so many inputs."""
@@ -301,7 +303,12 @@ class _GraphReader:
                 number_held = node.get_constant.constant
                 if depth or number_held >= len(self.constants):
                     raise InvalidRequest(f"the graph holds no tensor with number {number_held}")
-                return _write_constant(*self.constants[number_held], rebuilt, number=number_held)
+                # Each is written once, however often it is read: it may have thousands of elements.
+                if number_held not in self.written:
+                    self.written[number_held] = _write_constant(
+                        *self.constants[number_held], rebuilt, number=number_held
+                    )
+                return self.written[number_held]
             case "get_subgraph":
                 if node.get_subgraph.subgraph >= len(graph.subgraphs):
                     raise InvalidRequest(f"the graph has no subgraph with number {node.get_subgraph.subgraph}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from compilefarm.core.errors import InvalidRequest, MissingBlobs, NotStored
 from compilefarm.core.held_tensors import MAX_BYTES, MAX_BYTES_OF_GRAPH
 from compilefarm.store.artifact_store import ArtifactStore
@@ -30,9 +32,11 @@ async def read_constants(job: Job, *, store: ArtifactStore) -> dict[str, bytes]:
     """
     blobs: dict[str, bytes] = {}
     size_bytes = 0
-    for digest in _digests(job):
+    # A graph may hold the same bytes as any number of tensors, and each is written into what is compiled.
+    counts = Counter(constant.digest for constant in job.graph.constants)
+    for digest, count in counts.items():
         # Before it is read: a blob may be larger than memory.
-        size_bytes += await _check_size(digest, store=store)
+        size_bytes += count * await _check_size(digest, store=store)
         if size_bytes > MAX_BYTES_OF_GRAPH:
             raise InvalidRequest(
                 f"the graph holds tensors of more than the {MAX_BYTES_OF_GRAPH} bytes that are allowed"
