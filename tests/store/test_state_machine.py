@@ -97,23 +97,30 @@ class StoreMachine(RuleBasedStateMachine):
     def must_stay(self, path: str) -> bool:
         return self.clock() - self.used.get(path, 0.0) < LEASE_SECONDS
 
-    def may_go_though_it_is_used(self, path: str) -> bool:
-        """Whether it belongs to what has more than an equal share, among others."""
-        readable = {path: each for path, each in self.manifests.items() if each is not None}
-        sizes: Counter[str | None] = Counter()
+    def may_go_though_it_is_used(self, path: str, *, lying: set[str]) -> bool:
+        """Whether it belongs to what had more than an equal share, among others.
+
+        Args:
+            path: of a blob or a manifest.
+            lying: what is left. A blob whose manifests are gone is one that nobody names.
+        """
+        sizes: Counter[str] = Counter()
         owners: dict[str, set[str]] = {}
-        for each, manifest in readable.items():
+        left: set[str] = set()
+        for each, manifest in self.manifests.items():
+            if manifest is None:
+                continue
             named = {blob_path(blob.digest) for blob in blobs_of(manifest)} & self.blobs.keys()
             sizes[namespace_of(each)] += counted_bytes(len(write_record(manifest)))
             sizes[namespace_of(each)] += sum(counted_bytes(len(self.blobs[blob])) for blob in named)
+            left |= named if each in lying else set()
             for blob in named:
                 owners.setdefault(blob, set()).add(namespace_of(each))
-        loose = self.blobs.keys() - owners.keys()
-        sizes[None] = sum(counted_bytes(len(self.blobs[blob])) for blob in loose)
-        if path in loose:
-            return sizes[None] > LEAST_SHARE
-        namespaces = owners[path] if path in self.blobs else {namespace_of(path)}
-        return len(sizes) > 2 and any(sizes[namespace] > LEAST_SHARE for namespace in namespaces)
+        namespaces = owners.get(path, set()) if path in self.blobs else {namespace_of(path)}
+        loose_bytes = sum(counted_bytes(len(self.blobs[blob])) for blob in self.blobs.keys() - left)
+        return (path in self.blobs.keys() - left and loose_bytes > LEAST_SHARE) or (
+            len(sizes) > 1 and any(sizes[namespace] > LEAST_SHARE for namespace in namespaces)
+        )
 
     def may_stay(self, path: str) -> bool:
         # Times in the storage are those of the machine's clock.
@@ -244,9 +251,10 @@ class StoreMachine(RuleBasedStateMachine):
         lying = self.run(self.lying())
         assert lying <= self.blobs.keys() | self.manifests.keys()
         for path in self.manifests.keys() - lying:
-            assert self.manifests[path] is None or not self.must_stay(path) or self.may_go_though_it_is_used(path)
+            is_known = self.manifests[path] is not None and self.must_stay(path)
+            assert not is_known or self.may_go_though_it_is_used(path, lying=lying)
         for path in self.blobs.keys() - lying:
-            assert not self.must_stay(path) or self.may_go_though_it_is_used(path)
+            assert not self.must_stay(path) or self.may_go_though_it_is_used(path, lying=lying)
         usage = self.run(self.store.usage())
         gone = self.manifests.keys() - lying
         set_aside = usage.corrupt_manifests - self.corrupt_manifests
