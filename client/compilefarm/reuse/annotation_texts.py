@@ -21,9 +21,13 @@ class AnnotationTexts:
         is_class = isinstance(thing, type)
         said = [thing.__name__]
         if own := vars(thing).get("__annotations__") if is_class else thing.__annotations__:
-            # Most are text.
+            # Most are text, or known.
+            known = self._known
             said += [
-                f"{name}:{value if isinstance(value, str) else self._annotation(value)}" for name, value in own.items()
+                f"{name}:{value}"
+                if isinstance(value, str)
+                else f"{name}:{known[id(value)][1] if id(value) in known else self._annotation(value)}"
+                for name, value in own.items()
             ]
         documentation = thing.__doc__
         if is_class or documentation not in thing.__code__.co_consts[:1]:
@@ -32,9 +36,7 @@ class AnnotationTexts:
 
     def _annotation(self, value: Any) -> str:
         """Another annotation as text. The same few stand at most places, and typing takes a while to name them."""
-        known = self._known.get(id(value))
-        if known is None:
-            text = name_of(value) if isinstance(value, type) else str(value)
-            text = _ADDRESS.sub("", text) if " at 0x" in text else text
-            known = self._known[id(value)] = value, text
-        return known[1]
+        text = name_of(value) if isinstance(value, type) else str(value)
+        text = _ADDRESS.sub("", text) if " at 0x" in text else text
+        self._known[id(value)] = value, text
+        return text

@@ -78,7 +78,7 @@ def _is_of_a_release(member: Any) -> bool:
 
 
 def _of_metaclasses(kind: type) -> Iterator[Any]:
-    for base in inspect.getmro(type(kind)):
+    for base in inspect.getmro(type(kind)) if type(kind) is not type else ():
         if not is_of_a_release(base):
             yield from (member for name, member in vars(base).items() if name not in BOOKKEEPING | _MAKING_CLASSES)
 
@@ -102,8 +102,11 @@ def _called_in(base: type, kind: type) -> Iterable[str]:
         called = [name for name in members.keys() - _TRACED if _is_called_by_python(name, members[name])]
     else:
         called = members.keys() & _CALLED
+    called = [name for name in called if name not in BOOKKEEPING]
+    if not called:
+        return called
     runs_code = is_put_there if is_of_a_release(base) else _is_code
-    return [name for name in called if name not in BOOKKEEPING and runs_code(members[name])]
+    return [name for name in called if runs_code(members[name])]
 
 
 def _is_called_by_python(name: str, member: Any) -> bool:

@@ -107,7 +107,7 @@ class _Capture:
         ]
         # In the order in which they are verified: how a circle is described depends on where it is entered.
         dependencies = list(self._dependencies(variables_read, asked))
-        guarded_places = {self._table.place_of(guard.looks_at()[0]) for guard, _ in made if is_on_value(guard)}
+        guarded_places = {self._table.place_of(guard.on_value().source) for guard, _ in made if is_on_value(guard)}
         # Dynamo guards nothing of some objects that it looks into: modes, modules of a model.
         looked_at = (each for each in asked.read if global_of(each) not in fixed)
         read = {each for each in looked_at if not isinstance(self._follow(each), (set, frozenset))}
@@ -213,7 +213,8 @@ class _Capture:
         if guard.kind == "ID_MATCH" and guard.source not in asked.addresses:
             # Dynamo may have taken all that the object holds for fixed.
             self._describer.identity(self._follow(guard.source))
-        return shortened(describe_guarded(guard, self._follow, self._describer))
+        on_value = guard.on_value()
+        return shortened(describe_guarded(on_value, self._follow(on_value.source), self._describer))
 
     def _follow(self, source: Source) -> Any:
         return _follow(self._scope, source)

@@ -35,7 +35,8 @@ def describe_class(describer: Describes, kind: type) -> str:
     """
     digests = [describer.of_own_members(each) for each in kind.__mro__ if each is not object]
     digests.append(_called_of(describer, kind))
-    digests += [_own_metaclass(describer, each) for each in inspect.getmro(type(kind)) if not is_of_a_release(each)]
+    if type(kind) is not type:
+        digests += [_own_metaclass(describer, each) for each in inspect.getmro(type(kind)) if not is_of_a_release(each)]
     # What keeps a class from having instances can be set later.
     digests += sorted(vars(kind).get("__abstractmethods__", ())) if kind is not type else ()
     if isinstance(kind, abc.ABCMeta):
@@ -57,9 +58,8 @@ def describe_own_members(describer: Describes, kind: type) -> str:
     if issubclass(kind, BackwardCFunction):
         # Which number it has in this process, no code may ask for that is traced (references.py).
         named.pop(NUMBER_OF_FUNCTION, None)
-    members = sorted((name, value) for name, value in named.items() if name not in BOOKKEEPING)
-    said = describer.annotations.said_of_itself
-    text = "\n".join([*(f"{name}={describer.member(value)}" for name, value in members), *said(kind)])
+    members = [f"{name}={describer.member(named[name])}" for name in sorted(named.keys() - BOOKKEEPING)]
+    text = "\n".join([*members, *describer.annotations.said_of_itself(kind)])
     return f"{name_of(kind)}:{shortened(text)}"
 
 

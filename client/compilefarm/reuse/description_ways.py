@@ -33,14 +33,7 @@ from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 
 _Way = Callable[[Describes, Any], str]
 
-# Of most values, without a look at what else they could be.
-WAYS_OF_KINDS: Mapping[type, _Way] = {
-    types.FunctionType: describe_function,
-    type: describe_class,
-    **dict.fromkeys(C_CALLABLES, describe_c_callable),
-    **dict.fromkeys(FINDING, describe_finding),
-}
-# Of the others: the first whose classes a value is an instance of.
+# The first whose classes a value is an instance of.
 WAYS: tuple[tuple[Any, _Way], ...] = (
     (types.ModuleType, describe_module),
     (type, describe_class),
@@ -63,3 +56,8 @@ WAYS: tuple[tuple[Any, _Way], ...] = (
     (contextvars.ContextVar, lambda by, each: by.alike.told_apart(f"context variable:{each.name}")),
     (torch.jit.ScriptFunction, refuse_script),
 )
+# Of most values, which are of one of these classes themselves, without a look at what else they could be.
+WAYS_OF_KINDS: Mapping[type, _Way] = {
+    **{kind: way for kinds, way in WAYS for kind in (kinds if isinstance(kinds, tuple) else (kinds,))},
+    **dict.fromkeys(FINDING, describe_finding),
+}

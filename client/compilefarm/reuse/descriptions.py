@@ -90,7 +90,6 @@ class Describer:
         self.read_by_name: Set[int] = {id(each) for each in variables} | {id(sys.modules)}
         self._known: dict[int, tuple[Any, str]] = {}
         self._places: dict[int, tuple[Any, str]] = {}
-        self._under_way: set[int] = set()
         self._told_by_value: dict[int, bool] = {}
         self._numbers: dict[int, tuple[object, int]] = {}
         self._apart: Describer | None = None
@@ -141,24 +140,27 @@ class Describer:
         Raises:
             Unsayable: it has nothing by which another process could find its like.
         """
-        known = self._known.get(id(value))
+        place = id(value)
+        known = self._known.get(place)
         if known is not None:
             return known[1]
-        if id(value) in self._under_way:
-            return "itself"
-        self._under_way.add(id(value))
+        # For what leads back to it meanwhile.
+        self._known[place] = value, "itself"
         try:
-            text = self._identity(value)
-        finally:
-            self._under_way.discard(id(value))
+            way = WAYS_OF_KINDS.get(type(value))
+            text = way(self, value) if way is not None else self._identity(value)
+        except BaseException:
+            del self._known[place]
+            raise
         if isinstance(value, (type, types.FunctionType)) and not is_at_its_place(value):
             text = self.alike.told_apart(text)
-        self._known[id(value)] = value, text
+        self._known[place] = value, text
         return text
 
     def of_class(self, kind: type) -> str:
         """Describes a class by all that its instances inherit."""
-        return self.identity(kind)
+        known = self._known.get(id(kind))
+        return self.identity(kind) if known is None else known[1]
 
     def of_own_members(self, kind: type) -> str:
         """Describes a class by what it does not inherit."""
@@ -185,12 +187,19 @@ class Describer:
 
         Dynamo guards that two places have the same object, and not that they have two.
         """
+        places, told_by_value = self._places, self._told_by_value
         for value, is_guarded in values:
             # Before the number: there are few kinds of objects, and many objects.
-            text = shortened(self.of_place(value))
+            known = places.get(id(value))
+            text = shortened(self.of_place(value) if known is None else known[1])
             if not is_guarded and (content := self.of_content(value)):
                 text = f"{text}:{content}"
-            if self._is_told_by_value(type(value)):
+            # By address: a metaclass may say which classes are equal. What is described is kept, and so is its class.
+            kind = type(value)
+            is_told = told_by_value.get(id(kind))
+            if is_told is None:
+                is_told = told_by_value[id(kind)] = issubclass(kind, _TOLD_BY_VALUE)
+            if is_told:
                 yield text
             else:
                 # A method is made whenever somebody asks for it, and equal to others of the same object.
@@ -206,13 +215,6 @@ class Describer:
             return shortened(self.constant(value))
         except Unsayable:
             return str(len(value)) if isinstance(value, _SEQUENCES) else ""
-
-    def _is_told_by_value(self, kind: type) -> bool:
-        # By address: a metaclass may say which classes are equal. What is described is kept, and so is its class.
-        known = self._told_by_value.get(id(kind))
-        if known is None:
-            known = self._told_by_value[id(kind)] = issubclass(kind, _TOLD_BY_VALUE)
-        return known
 
     def number_of(self, value: object) -> int:
         """The number of an object among those that were asked for: at how many places it stands, it has the same."""
@@ -253,7 +255,8 @@ class Describer:
     def member(self, value: Any) -> str:
         """Describes what a class, a function or their like holds."""
         if type(value) in _NAMED:
-            return self.named(value)
+            known = self._known.get(id(value))
+            return self.named(value) if known is None else known[1]
         if isinstance(value, type):
             # No name leads to a class that a function makes, also where it is called as if one did.
             is_named = "<locals>" not in value.__qualname__ and is_at_its_place(value)
@@ -294,8 +297,6 @@ class Describer:
             return self.constant(value)
         if value is NotImplemented:
             return "NotImplemented"
-        if (known := WAYS_OF_KINDS.get(kind)) is not None:
-            return known(self, value)
         for matches, describe in WAYS:
             if isinstance(value, matches):
                 return describe(self, value)

@@ -52,12 +52,12 @@ def is_on_value(guard: TracedGuard) -> bool:
     return guard.kind not in _WITHOUT_VALUE
 
 
-def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], describer: Describer) -> str:
+def describe_guarded(guard: TracedGuard, value: Any, describer: Describer) -> str:
     """Describes what a guard finds.
 
     Args:
-        guard: on a value.
-        follow: returns the value that a source leads to.
+        guard: on a value (`on_value`).
+        value: that its source leads to.
         describer: of this moment.
 
     Raises:
@@ -66,10 +66,8 @@ def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], descri
     describe = _DESCRIPTIONS.get(guard.kind)
     if describe is None:
         raise Unsayable(f"a guard of kind {guard.kind}")
-    source, arguments = guard.looks_at()
-    value = follow(source)
-    text = describe(describer, value, arguments)
-    return f"{text}:{_notes(describer, value, source)}" if guard.kind == "TENSOR_MATCH" else text
+    text = describe(describer, value, guard.arguments)
+    return f"{text}:{_notes(describer, value, guard.source)}" if guard.kind == "TENSOR_MATCH" else text
 
 
 def _place(describer: Describer, value: Any, _: _Arguments) -> str:

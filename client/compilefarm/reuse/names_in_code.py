@@ -191,13 +191,12 @@ class Modules:
 
 def _by_file(imported: Iterable[object]) -> dict[str, types.ModuleType | None]:
     """Modules by their files; None for a file that several are of."""
-    known: dict[str, types.ModuleType | None] = {}
-    for module in imported:
-        # Most by far are of this class itself, which is asked first.
-        if type(module) is types.ModuleType or isinstance(module, types.ModuleType):
-            file = module.__dict__.get("__file__")
-            if type(file) is str and known.setdefault(file, module) is not module:
-                known[file] = None
+    modules = [each for each in imported if isinstance(each, types.ModuleType)]
+    named = [(file, each) for each in modules if type(file := each.__dict__.get("__file__")) is str]
+    known: dict[str, types.ModuleType | None] = dict(named)
+    for file, module in named:
+        if known[file] is not module:
+            known[file] = None
     return known
 
 

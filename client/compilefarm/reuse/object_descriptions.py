@@ -31,6 +31,9 @@ _NOTHING_SET = f"+{shortened('')}"
 def describe_object(describer: Describes, value: Any) -> str:
     """Describes an object by its class, what is set on it, and the order of what it holds."""
     text = describer.of_class(type(value))
+    if type(value) is dict:
+        # Most objects, and nothing can be set on these.
+        return text if id(value) in describer.read_by_name else f"{text}:{describe_order(describer, _keys_of(value))}"
     if isinstance(value, (set, frozenset)) and len(value) > 1:
         text = f"{text}:{','.join(describe_members_of_set(describer, value, describer.member))}"
     # Variables and modules that are read are compared by their names. Who goes through all variables publishes
@@ -38,7 +41,7 @@ def describe_object(describer: Describes, value: Any) -> str:
     if isinstance(value, (dict, types.MappingProxyType)) and id(value) not in describer.read_by_name:
         text = f"{text}:{describe_order(describer, _keys_of(value))}"
     own = getattr(value, "__dict__", None)
-    if isinstance(value, WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
+    if not isinstance(own, dict) or isinstance(value, WITH_OTHER_NAMESPACE):
         return text
     return f"{text}{_overrides(describer, own) if own else _NOTHING_SET}"
 
@@ -52,11 +55,9 @@ def _keys_of(mapping: Mapping[Any, Any]) -> list[Any]:
 
 
 def _overrides(describer: Describes, own: Mapping[str, Any]) -> str:
-    overrides = sorted(name for name, value in own.items() if _is_override(value))
+    overrides = sorted(
+        name for name, value in own.items() if type(value) not in _NEVER_CALLED and isinstance(value, _OVERRIDES)
+    )
     said = [f"{name}={describer.member(own[name])}" for name in overrides]
     hooks = [f"{name}={describer.member(hooks)}" for name, hooks in hooks_in(own).items()]
     return f"+{shortened(';'.join([*map(str, own), *said, *hooks]))}"
-
-
-def _is_override(value: Any) -> bool:
-    return type(value) not in _NEVER_CALLED and isinstance(value, _OVERRIDES)

@@ -110,9 +110,8 @@ def sources_of(
         values = values_of(record.fields, sources=sources)
         if "global_name" in values:
             values["global_name"] = names.get(values["global_name"], values["global_name"])
-        for name in values:
-            if name in _NAMES:
-                _require_name(values[name])
+        for name in _NAMES.intersection(values):
+            _require_name(values[name])
         if record.kind not in _LASTING:
             raise Differs(f"{record.kind} is no source that is recorded")
         if record.kind == _MEMBER:
@@ -134,10 +133,7 @@ def _place_in_set(values: Mapping[str, Any], ranks_of: Callable[[Source], Sequen
 
 def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str, Any]:
     """Returns arguments as values."""
-    if not fields:
-        # Most guards have no arguments.
-        return {}
-    return {field.name: value_of(field.value) if field.source is None else sources[field.source] for field in fields}
+    return {name: value_of(value) if source is None else sources[source] for name, value, source in fields}
 
 
 def _require_name(text: Any) -> None:

@@ -91,30 +91,31 @@ def verify_guards(
     """
     live = Scope(frame.local_variables, scope)
 
-    def follow(source: Source) -> Any:
-        return _follow(live, source)
-
     try:
         sources = sources_of(
-            variant.sources, names=names, ranks_of=lambda base: describer.ranks_of_members(follow(base))
+            variant.sources, names=names, ranks_of=lambda base: describer.ranks_of_members(_follow(live, base))
         )
         guards = [
-            TracedGuard(each.kind, sources[each.source], values_of(each.arguments, sources=sources))
-            for each in variant.guards
+            # Most have no arguments.
+            TracedGuard(kind, sources[place], values_of(given, sources=sources) if given else {})
+            for kind, place, given, _ in variant.guards
+        ]
+        on_values = [
+            (guard.on_value(), record.expected)
+            for guard, record in zip(guards, variant.guards, strict=True)
+            if is_on_value(guard)
         ]
         # By address: each place has one source, and hashing one takes a while.
-        guarded = {id(guard.looks_at()[0]) for guard in guards if is_on_value(guard)}
+        guarded = {id(guard.source) for guard, _ in on_values}
         guarded |= {id(source) for source, record in zip(sources, variant.sources, strict=True) if record.kind == KEY}
         places = [sources[record.source] for record in variant.types]
         values = [(_follow(live, place), id(place) in guarded) for place in places]
-        for place, record, kind in zip(places, variant.types, describer.of_places(values), strict=True):
-            _require(kind, record.expected, place)
+        for place, record, found in zip(places, variant.types, describer.of_places(values), strict=True):
+            _require(found, record.expected, place)
         for size in variant.sizes:
-            _require_sizes(follow(sources[size.source]), size, sources[size.source])
-        for guard, record_of_guard in zip(guards, variant.guards, strict=True):
-            if is_on_value(guard):
-                found = shortened(describe_guarded(guard, follow, describer))
-                _require(found, record_of_guard.expected, guard.source)
+            _require_sizes(_follow(live, sources[size.source]), size, sources[size.source])
+        for guard, expected in on_values:
+            _require(shortened(describe_guarded(guard, _follow(live, guard.source), describer)), expected, guard.source)
     except Unsayable as error:
         raise Differs(str(error)) from error
     return TracedGuards(

@@ -43,17 +43,19 @@ def _as_bytes(value: Any) -> bytes:
 
 def _constants(values: tuple[object, ...]) -> tuple[object, ...]:
     """Constants of which those that are not plain are tuples, which begin with their kind."""
-    return values if _PLAIN.issuperset(map(type, values)) else tuple(map(_constant, values))
+    if _PLAIN.issuperset(map(type, values)):
+        return values
+    return tuple([each if type(each) in _PLAIN else _constant(each) for each in values])
 
 
 def _constant(value: object) -> object:
     if type(value) in _PLAIN:
         return value
+    if isinstance(value, CodeType):
+        return "code", digest_of_code(value)
     if (type(value).__module__, type(value).__name__) in _OF_TORCH:
         return "torch", repr(value)
     match value:
-        case CodeType():
-            return "code", digest_of_code(value)
         case tuple():
             return "tuple", *_constants(value)
         case frozenset():

@@ -55,13 +55,13 @@ class TracedGuard(NamedTuple):
     source: Source
     arguments: Mapping[str, Any]
 
-    def looks_at(self) -> tuple[Source, Mapping[str, Any]]:
-        """The source of the value that is guarded, and what is asked of it."""
-        source: Any = self.source
+    def on_value(self) -> TracedGuard:
+        """The same, on the source of the value that is guarded, with what is asked of it."""
         if self.kind == "HASATTR" and "attr" not in self.arguments:
             # Until 2.12 such a guard is on the attribute, which need not be there.
-            return source.base, {"attr": source.member}
-        return source, self.arguments
+            source: Any = self.source
+            return TracedGuard(self.kind, source.base, {"attr": source.member})
+        return self
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

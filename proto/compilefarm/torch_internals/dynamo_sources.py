@@ -109,10 +109,12 @@ class Scope:
         kind: Any = type(source)
         if kind.get_value is ChainedSource.get_value:
             chained: Any = source
+            known = self._followed.get(id(chained.base))
+            base = self.follow(chained.base) if known is None else known[1]
             if kind is _Attribute and chained.member.isidentifier():
                 # Most sources are such, of which the text says the same.
-                return getattr(self.follow(chained.base), chained.member)
-            self._names[_BASE] = self.follow(chained.base)
+                return getattr(base, chained.member)
+            self._names[_BASE] = base
             text = chained._name_template.format(_BASE)
             return eval(_expression(text), self._scope, self._names)  # noqa: S307 - as torch does
         if isinstance(source, ChainedSource):
