@@ -150,7 +150,11 @@ class Tries:
     def changed_before(self, random: Random) -> list[Found]:
         """Publishes a program whose library is another one, and changes that."""
         kind = random.choice(("numbers", "numbers", "class"))
-        [file] = _chosen_files(self.seen, random, count=1)
+        files = _chosen_files(self.seen, random, count=1)
+        if not files:
+            # All that runs of some programs runs at their first call alone.
+            return [(kind, None, "", "nothing to change")]
+        [file] = files
         source, lines = file.read_text(), self.seen.lines[str(file)][True]
         if kind == "class":
             made = with_changed_class(source, lines, random)

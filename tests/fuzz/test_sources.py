@@ -24,7 +24,19 @@ from tests.wild.program import Compiler, Program
 from .source_changes import changed
 from .source_ways import with_changed_class, with_ways_of_numbers
 from .sources import Found, Tries
-from .started_libraries import NO_RESULT, NOT_ASKED, NOT_IMPORTED, REUSED, SAME, TRACED, WRONG, see, told_by_child
+from .started_libraries import (
+    NO_RESULT,
+    NOT_ASKED,
+    NOT_IMPORTED,
+    REUSED,
+    SAME,
+    TRACED,
+    WRONG,
+    Result,
+    Seen,
+    see,
+    told_by_child,
+)
 
 _SOURCE = """import torch
 
@@ -74,6 +86,12 @@ def test_numbers_come_by_other_ways_to_the_same_place() -> None:
     assert {tuple(source.split("\n")[:length]) for source, _ in variants} == {tuple(base.split("\n")[:length])}
     assert len({base, *(source for source, _ in variants)}) == len(variants) + 1
     assert with_changed_class(_SOURCE, set(range(30)), Random(1)) is not None
+
+
+def test_a_program_of_which_nothing_runs_again_is_passed_over(tmp_path: Path) -> None:
+    seen = Seen(modules=["own"], lines={"own.py": ({1, 2}, set())}, result=Result())
+    tries = Tries(program=mock.Mock(), seen=seen, folder=tmp_path)
+    assert {outcome for _, _, _, outcome in tries.changed_before(Random(1))} == {"nothing to change"}
 
 
 def test_changed_libraries_are_traced(apart: Executor, tmp_path: Path) -> None:
