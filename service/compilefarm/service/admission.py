@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from threading import Lock
 from typing import Protocol
 
+from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import FarmError
 from compilefarm.core.keys import Key, choose_format, key_of
 from compilefarm.service.active_jobs import ActiveJobs
@@ -19,6 +22,8 @@ from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.validation import validate
 from compilefarm.v1.job_pb2 import Job
 
+# A large model has hundreds of graphs. Each takes about a kilobyte here.
+_MOST_KNOWN = 4096
 # Jobs that wait are held in memory. Measured: a value takes 4 bytes on the wire, and 49 when it is parsed; a text takes
 # what it takes there.
 _VALUE_BYTES = 48
@@ -59,6 +64,7 @@ class Admission:
         self._max_nodes = max_nodes
         self._max_values = max_values
         self._observers = observers
+        self._known = _KnownJobs()
 
     async def examine(self, job: Job, *, caller: Caller, priority: Priority = Priority.INTERACTIVE) -> AdmittedRequest:
         """A request, if it is well-formed and the service is open.
@@ -73,7 +79,7 @@ class Admission:
             Busy: too much of the caller is being examined.
             Draining: the service is going down.
         """
-        work = partial(self._key_and_values, job, format=choose_format(caller.key_formats))
+        work = partial(self._key_and_values, job, format=choose_format(caller.key_formats), namespace=caller.namespace)
         size_bytes = job.ByteSize()
         key, value_count = await self._heavy.run(work, size_bytes=size_bytes, account=caller.account)
         self._jobs.require_open()
@@ -87,22 +93,18 @@ class Admission:
         )
 
     @asynccontextmanager
-    async def looking_up(self, job: Job, *, caller: Caller) -> AsyncIterator[AdmittedRequest]:
-        """Like `examine`, for one that is answered at once. Refusals within the context are told."""
-        async with self._telling(job, caller=caller):
-            yield await self.examine(job, caller=caller)
-
-    @asynccontextmanager
     async def waiting(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncIterator[AdmittedRequest]:
-        """Like `looking_up`, for one that may wait; it counts as held in memory for as long as the context lasts."""
-        async with self._telling(job, caller=caller):
-            with self._waiting.using(caller.account) as add:
-                request = await self.examine(job, caller=caller, priority=priority)
-                add(request.held_bytes)
-                yield request
+        """Like `examine`, for one that may wait: it counts as held in memory for as long as the context lasts. Refusals
+        within it are told.
+        """
+        with self.telling_refusals(job, caller=caller), self._waiting.using(caller.account) as add:
+            request = await self.examine(job, caller=caller, priority=priority)
+            add(request.held_bytes)
+            yield request
 
-    @asynccontextmanager
-    async def _telling(self, job: Job, *, caller: Caller) -> AsyncIterator[None]:
+    @contextmanager
+    def telling_refusals(self, job: Job, *, caller: Caller) -> Iterator[None]:
+        """Tells observers of a request that is refused within the context."""
         try:
             yield
         except FarmError as error:
@@ -110,6 +112,39 @@ class Admission:
                 observer.refused(job, caller=caller, error=error)
             raise
 
-    def _key_and_values(self, job: Job, *, format: int) -> tuple[Key, int]:
+    def _key_and_values(self, job: Job, *, format: int, namespace: str) -> tuple[Key, int]:
+        question = digest_of(job.SerializeToString()), format, namespace
+        if (known := self._known.find(question)) is not None:
+            return known
         value_count = validate(job, max_nodes=self._max_nodes, max_values=self._max_values)
-        return key_of(job, format=format), value_count
+        found = key_of(job, format=format), value_count
+        self._known.add(question, found)
+        return found
+
+
+# The digest of a job, a format of keys, and a namespace: nobody learns from how long an answer takes what others ask.
+_Question = tuple[str, int, str]
+
+
+class _KnownJobs:
+    """Keys of jobs that were valid, and how many values they have. The pods of a fleet ask for the same jobs, and it
+    takes a hundred times as long to go through a large one as to digest it. May be used in threads.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Question, tuple[Key, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, question: _Question) -> tuple[Key, int] | None:
+        """Returns what is known of a job; None if it was not asked for lately."""
+        with self._lock:
+            if question in self._known:
+                self._known.move_to_end(question)
+            return self._known.get(question)
+
+    def add(self, question: _Question, found: tuple[Key, int]) -> None:
+        """Keeps what was found; what was asked for least recently goes."""
+        with self._lock:
+            self._known[question] = found
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)

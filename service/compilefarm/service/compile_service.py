@@ -56,11 +56,10 @@ class CompileService(CompileServiceServicer):
 
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
         caller = current_caller()
-        async with (
-            self._admission.looking_up(request.job, caller=caller) as admitted,
-            self._looking.acquired(caller.account),
-        ):
-            return wire.LookupResponse(manifest=await self._broker.lookup(admitted))
+        with self._admission.telling_refusals(request.job, caller=caller):
+            admitted = await self._admission.examine(request.job, caller=caller)
+            async with self._looking.acquired(caller.account):
+                return wire.LookupResponse(manifest=await self._broker.lookup(admitted))
 
     async def Plan(self, request: wire.PlanRequest, _context: Context) -> wire.PlanResponse:
         caller = current_caller()

@@ -5,8 +5,8 @@ show strangers nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,8 +44,8 @@ from compilefarm.service.request_sizes import check_request_size
 # well is in a circle with the call once it is used, so that calls would stay until Python looks for circles, which it
 # does seldom.
 Receive = Callable[..., AbstractAsyncContextManager[Any]]
-# Sends a message to the other end.
-Send = Callable[..., Awaitable[None]]
+# Has a request answered, and sends what is answered to the other end.
+Respond = Callable[..., Awaitable[None]]
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
@@ -117,16 +117,23 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
         self._call_limits = call_limits
         self._clock = clock
         self._heavy = heavy
+        # By method. Of these there are no more than the services have.
+        self._guarded: dict[str, Handler] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return _unknown_method(self._call_limits)
         method = handler_call_details.method
+        if method not in self._guarded:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return _unknown_method(self._call_limits)
+            self._guarded[method] = self._guarding(handler, method=method)
+        return self._guarded[method]
+
+    def _guarding(self, handler: Handler, *, method: str) -> Handler:
         is_health = method.startswith("/grpc.health.")
         # Health is for those who watch over processes and have no token.
         authenticator = AnonymousAuthenticator() if is_health else self._authenticator
@@ -145,8 +152,8 @@ class _GuardedMethod:
     call_limits: CallLimits
     is_health: bool
 
-    @asynccontextmanager
-    async def serving(self, context: Context) -> AsyncIterator[Add]:
+    @contextmanager
+    def serving(self, context: Context) -> Iterator[Add]:
         """Lets a call in, and has it counted; yields what counts the bytes of its request."""
         with self.call_limits.counting(context.peer(), is_health=self.is_health):
             caller = with_key_formats(self.authenticator.authenticate(context, method=self.name), context)
@@ -184,11 +191,11 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
     # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written. On the wire a single
     # request, or answer, is a stream of one: taken as that, it is received after the caller was let in, and moves no
     # slower than it may. gRPC itself would hold any number of halves, and of answers that nobody takes, in memory.
-    behaviour = {
-        (False, False): partial(_one_answer, behaviour=handler.unary_unary),
-        (False, True): handler.unary_stream,
-        (True, False): partial(_one_answer, behaviour=handler.stream_unary),
-        (True, True): handler.stream_stream,
+    respond, behaviour = {
+        (False, False): (_respond_once, handler.unary_unary),
+        (False, True): (_respond, handler.unary_stream),
+        (True, False): (_respond_once, handler.stream_unary),
+        (True, True): (_respond, handler.stream_stream),
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
     assert handler.response_serializer is not None, "generated code always has one"
@@ -201,43 +208,62 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
         if handler.request_streaming
         else partial(_receive_one, check=check, parse=parse, semaphore=receiving, clock=clock, heavy=heavy)
     )
-    send = partial(_send, call_limits=call_limits)
+    serialize = partial(_serialize, serialize=handler.response_serializer)
     answer = _answer(
-        behaviour, receive=receive, serialize=handler.response_serializer, send=send, method=method, clock=clock
+        receive=receive,
+        respond=partial(respond, behaviour=behaviour, serialize=serialize, call_limits=call_limits),
+        method=method,
+        clock=clock,
     )
     # Without a deserializer gRPC hands over the bytes, and takes them without a serializer.
     guarded: Handler = grpc.stream_stream_rpc_method_handler(_refusing(answer, method=method.name))
     return guarded
 
 
-async def _one_answer(request: Any, context: Context, *, behaviour: Any) -> AsyncIterator[Any]:
-    yield await behaviour(request, context)
-
-
 def _answer(
-    behaviour: Any,
-    *,
-    receive: Receive,
-    serialize: Callable[[Any], bytes],
-    send: Send,
-    method: _GuardedMethod,
-    clock: Clock,
+    *, receive: Receive, respond: Respond, method: _GuardedMethod, clock: Clock
 ) -> Callable[[Context], Awaitable[None]]:
     async def answer(context: Context) -> None:
-        pace = Pace(clock=clock)
-        async with (
-            method.serving(context) as add,
-            receive(context, add=add) as request,
-            aclosing(behaviour(request, context)) as responses,
-        ):
-            async for response in responses:
-                # A handler may have serialized it itself.
-                content = response if isinstance(response, bytes) else serialize(response)
-                # In memory it takes several times as much as its bytes.
-                del response
-                await send(content, context=context, pace=pace)
+        with method.serving(context) as add:
+            async with receive(context, add=add) as request:
+                await respond(request, context=context, pace=Pace(clock=clock))
 
     return answer
+
+
+async def _respond_once(
+    request: Any,
+    *,
+    context: Context,
+    pace: Pace,
+    behaviour: Any,
+    serialize: Callable[[Any], bytes],
+    call_limits: CallLimits,
+) -> None:
+    content = serialize(await behaviour(request, context))
+    await _send(content, context=context, pace=pace, call_limits=call_limits)
+
+
+async def _respond(
+    request: Any,
+    *,
+    context: Context,
+    pace: Pace,
+    behaviour: Any,
+    serialize: Callable[[Any], bytes],
+    call_limits: CallLimits,
+) -> None:
+    async with aclosing(behaviour(request, context)) as responses:
+        async for response in responses:
+            content = serialize(response)
+            # In memory it takes several times as much as its bytes.
+            del response
+            await _send(content, context=context, pace=pace, call_limits=call_limits)
+
+
+def _serialize(response: Any, *, serialize: Callable[[Any], bytes]) -> bytes:
+    # A handler may have serialized it itself.
+    return response if isinstance(response, bytes) else serialize(response)
 
 
 async def _send(content: bytes, *, context: Context, pace: Pace, call_limits: CallLimits) -> None:
