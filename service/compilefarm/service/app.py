@@ -31,7 +31,7 @@ from compilefarm.service.connections import Connections, most_connections
 from compilefarm.service.directory import read_directory
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.health_service import SERVICES, HealthService
-from compilefarm.service.incidents import incident
+from compilefarm.service.incidents import log_failure
 from compilefarm.service.interceptor import interceptors
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.package_service import NoPackageService, PackageService
@@ -193,7 +193,7 @@ class Gateway:
     def _begin(self, work: Coroutine[None, None, None], *, name: str) -> None:
         """Starts a background task that ends with the gateway. If it fails the log says so."""
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(_tell_failure)
+        task.add_done_callback(log_failure)
         self._tasks.append(task)
 
     def _connections(self) -> Connections:
@@ -307,11 +307,6 @@ class Gateway:
             counters=self._parts.counters,
             max_blob_bytes=max_bytes,
         )
-
-
-def _tell_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and isinstance(error := task.exception(), Exception):
-        incident(error, during=task.get_name())
 
 
 def _call_limits(config: GatewayConfig) -> CallLimits:

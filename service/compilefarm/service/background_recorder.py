@@ -27,7 +27,7 @@ from compilefarm.core.requests import Request
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.clock import Clock
 from compilefarm.service.constants import read_constants
-from compilefarm.service.incidents import incident
+from compilefarm.service.incidents import log_failure
 from compilefarm.service.rarely import Rarely
 from compilefarm.service.requests import AdmittedRequest
 from compilefarm.store.artifact_store import ArtifactStore
@@ -107,7 +107,7 @@ class BackgroundRecorder:
         self._waiting.append(_Waiting(job=request.job, account=account, position=position, release=held.close))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_waiting(), name="recording")
-            self._writing.add_done_callback(_tell_failure)
+            self._writing.add_done_callback(log_failure)
 
     async def close(self) -> None:
         """Records what waits."""
@@ -206,8 +206,3 @@ def _sizes(folder: Path) -> tuple[int, int]:
     """Bytes of recording.json, and of all else in a recording."""
     words = (folder / MANIFEST).stat().st_size
     return words, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) - words
-
-
-def _tell_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and isinstance(error := task.exception(), Exception):
-        incident(error, during=task.get_name())

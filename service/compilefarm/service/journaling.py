@@ -24,6 +24,7 @@ from compilefarm.service.active_job import ActiveJob, Purpose, State
 from compilefarm.service.admission import Admission
 from compilefarm.service.callers import Caller
 from compilefarm.service.clock import Clock, pause
+from compilefarm.service.incidents import log_failure
 from compilefarm.service.journal import Journal
 from compilefarm.service.journal_entries import JournalEntry
 from compilefarm.service.priorities import Priority
@@ -112,6 +113,7 @@ class JournalSettler:
             settling = asyncio.create_task(self._settle(job, job.result.guards), name=f"journal entries of {job.key}")
             self._settling.add(settling)
             settling.add_done_callback(self._settling.discard)
+            settling.add_done_callback(log_failure)
             return
         for entry, hints in self._entries_of(job):
             if _is_done(job, hints=hints):
