@@ -8,16 +8,20 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compilefarm.core.errors import StoreUnavailable
+from compilefarm.service.config import CannotStart
 from compilefarm.service.state_folder import using
+from compilefarm.service.testing import serving
 from compilefarm.store.local import LOCK, LocalBackend, open_directory
 from compilefarm.store.s3 import open_bucket
 from compilefarm.worker.gpu_lock import lock_file
+from tests.hostile.callers import LOOPBACK, listing
 
 # Nobody asks it for anything.
 BUCKET = "s3://bucket?endpoint=https://127.0.0.1:1"
@@ -104,3 +108,14 @@ def test_nothing_is_written_to_a_folder_of_another(temporary: Path) -> None:
     os.chown(temporary, 65534, 65534)
     with pytest.raises(StoreUnavailable, match="no folder of this user"):
         _ = open_bucket(BUCKET).staging
+
+
+@pytest.mark.parametrize("options", [("auth_file",), ("tls_certificate", "tls_key")])
+async def test_what_everybody_may_change_says_nothing(tmp_path: Path, options: Sequence[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text(listing({"one": "compile"}))
+    file.chmod(0o646)
+    files = dict.fromkeys(options, str(file))
+    with pytest.raises(CannotStart, match=f"{file} may be changed by every user of this host: chmod o-w {file}"):
+        async with serving(config=replace(LOOPBACK, **files)):
+            pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -55,17 +56,19 @@ class Watched(Generic[T]):
 
 
 def read_file(path: str, *, what: str) -> bytes:
-    """Reads a file.
+    """Reads a file that says who may do what, or proves who somebody is.
 
     Args:
         path: where it is.
         what: it is, for the message.
 
     Raises:
-        CannotStart: it cannot be read.
+        CannotStart: it cannot be read, or every user of this host may change it.
     """
     try:
         with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
+                raise CannotStart(f"{what} {path} may be changed by every user of this host: chmod o-w {path}")
             return file.read()
     except OSError as error:
         raise CannotStart(f"{what} {path} cannot be read: {error.strerror or error}") from error
