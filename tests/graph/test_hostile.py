@@ -178,6 +178,35 @@ def test_a_tensor_that_a_graph_reads_again_and_again_is_written_once() -> None:
     assert all(torch.equal(result, elements) for result in program(torch.ones(2)))
 
 
+def test_a_tensor_that_is_read_within_a_mode_is_no_tensor_of_that_mode() -> None:
+    content = torch.arange(3, dtype=torch.float32).numpy().tobytes()
+    job = capture(torch.relu, torch.ones(3, requires_grad=True)).encode().job
+    spec = TensorSpec(dtype="float32", device=Device(type="cpu"), shape=[Dimension(size=3)])
+    spec.stride.add(size=1)
+    job.graph.constants.add(spec=spec, digest=digest_of(content))
+    enter = traced_functions.ENTER_INFERENCE
+    read = Node(get_constant=GetConstant(constant=0))
+    del job.graph.nodes[1:]
+    job.graph.nodes.extend(
+        (
+            _node(enter, Value(boolean=True)),
+            read,
+            _node("torch.relu", Value(node=2)),
+            _node(traced_functions.EXITS[enter], Value(node=1)),
+            read,
+            # An inference tensor cannot be saved for the gradient of the other.
+            _node("torch.mul", Value(node=0), Value(node=5)),
+            Node(output=Output(values=[Value(node=6)])),
+        )
+    )
+    program = decode_job(job, blobs={digest_of(content): content}).graph_module
+    assert torch.equal(program(torch.ones(3, requires_grad=True))[0], torch.arange(3.0))
+
+
+def _node(target: str, *args: Value) -> Node:
+    return Node(call=Call(kind=targets.TORCH_FUNCTION, target=target, args=args))
+
+
 def test_grad_mode_takes_a_literal_alone() -> None:
     _refusal(_job(target=traced_functions.GRAD_MODE))
 

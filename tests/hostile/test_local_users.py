@@ -8,6 +8,7 @@ import os
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.config import CannotStart
 from compilefarm.service.state_folder import using
-from compilefarm.service.testing import serving
+from compilefarm.service.testing import Refused, calling, sample_job, serving
 from compilefarm.store.local import LOCK, LocalBackend, open_directory
 from compilefarm.store.s3 import open_bucket
 from compilefarm.worker.gpu_lock import lock_file
@@ -75,6 +76,10 @@ def test_others_cannot_lock_a_gpu(tmp_path: Path) -> None:
     file = lock_file(tmp_path, "GPU-0")
     assert file is not None
     assert not for_others(file)
+    # As earlier releases made it.
+    file.chmod(0o444)
+    assert lock_file(tmp_path, "GPU-0") == file
+    assert not for_others(file)
 
 
 def test_whoever_waits_for_a_lock_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +88,8 @@ def test_whoever_waits_for_a_lock_says_so(tmp_path: Path, caplog: pytest.LogCapt
         opening = threading.Thread(target=LocalBackend, args=(tmp_path,))
         with caplog.at_level(logging.WARNING):
             opening.start()
-            while not caplog.messages:
+            give_up_seconds = time.monotonic() + 60
+            while not caplog.messages and time.monotonic() < give_up_seconds:
                 opening.join(0.01)
     opening.join()
     assert str(tmp_path / LOCK) in caplog.text
@@ -119,3 +125,18 @@ async def test_what_everybody_may_change_says_nothing(tmp_path: Path, options: S
     with pytest.raises(CannotStart, match=f"{file} may be changed by every user of this host: chmod o-w {file}"):
         async with serving(config=replace(LOOPBACK, **files)):
             pass
+
+
+async def test_a_list_is_read_again_once_only_its_user_may_change_it(tmp_path: Path) -> None:
+    file = tmp_path / "callers.toml"
+    file.write_text(listing({"one": "compile"}))
+    async with serving(config=replace(LOOPBACK, auth_file=str(file))) as gateway:
+        async with calling(gateway.address, token="one") as calls:
+            await calls.plan(sample_job())
+        file.chmod(0o646)
+        file.write_text(listing({"two": "compile"}))
+        async with calling(gateway.address, token="two") as calls:
+            with pytest.raises(Refused, match="does not know the token"):
+                await calls.plan(sample_job())
+            file.chmod(0o644)
+            await calls.plan(sample_job())

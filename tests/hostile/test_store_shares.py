@@ -47,42 +47,6 @@ async def test_a_namespace_below_its_share_loses_nothing_to_another(tmp_path: Pa
     assert (await store.usage()).size_bytes <= ROOM_BYTES
 
 
-async def test_what_one_namespace_uses_all_the_time_takes_no_room_from_another(tmp_path: Path) -> None:
-    clock = MovedClock()
-    store = await open_store(str(tmp_path), size_limit_bytes=ROOM_BYTES, now=clock)
-    assert isinstance(store, LimitedStore)
-    await put(store, "first", namespace="prod")
-    several: list[str] = []
-    for number in range(6):
-        # Longer than what was used stays, for "first", and shorter for all that the other looks up.
-        clock.move(LEASE_SECONDS / 2)
-        await kept(store, *several, namespace="greedy")
-        several.append(f"f{number}")
-        await put(store, several[-1], namespace="greedy")
-    assert await kept(store, "first", namespace="prod") == ["first"]
-    assert (await kept(store, *several, namespace="greedy"))[-1] == several[-1]
-    assert (await store.usage()).size_bytes <= ROOM_BYTES
-
-
-async def test_tensors_that_no_graph_names_take_no_room_from_artifacts(tmp_path: Path) -> None:
-    clock = MovedClock()
-    store = await open_store(str(tmp_path), size_limit_bytes=ROOM_BYTES, now=clock)
-    assert isinstance(store, LimitedStore)
-    await put(store, "first", namespace="prod")
-    clock.move(2 * LEASE_SECONDS)
-    sent: list[str] = []
-    for number in range(20):
-        content = b"%d" % (number % 10) * (10 * KB + number)
-        await store.reserve({"greedy": len(content)})
-        sent.append(digest_of(content))
-        await store.put_blob(content, digest=sent[-1])
-        await store.has_room()
-        # Whoever looks for a tensor relies on it for a while.
-        assert sent[-1] not in await store.find_missing(sent)
-    assert await kept(store, "first", namespace="prod") == ["first"]
-    assert (await store.usage()).size_bytes <= ROOM_BYTES
-
-
 async def test_failed_verifications_of_one_namespace_take_no_room_from_another(tmp_path: Path) -> None:
     # Each keeps the request that it was made for, of up to 4 MB.
     store = await open_store(str(tmp_path), size_limit_bytes=ROOM_BYTES, now=MovedClock())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.backend import Backend
-from compilefarm.store.counting import SMALLEST_OBJECT_BYTES, counted_bytes
 from compilefarm.store.layout import BLOBS, MANIFESTS, blob_path, key_of, manifest_path, namespace_of
-from compilefarm.store.limited import KEPT_SHARE, RETRY_SECONDS, LimitedStore
+from compilefarm.store.limited import RETRY_SECONDS, LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.opening import build_store
@@ -37,9 +35,7 @@ CONTENTS = st.sampled_from(SAMPLES)
 NAMESPACES = ["", "dev"]
 KEYS = st.sampled_from([sample_key("one"), sample_key("two"), sample_key("one", graph="another graph")])
 # Of about two artifacts.
-LIMIT = 6 * SMALLEST_OBJECT_BYTES
-# Of two namespaces, and what nobody names.
-LEAST_SHARE = KEPT_SHARE * LIMIT / 3
+LIMIT = 2000
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -96,31 +92,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     def must_stay(self, path: str) -> bool:
         return self.clock() - self.used.get(path, 0.0) < LEASE_SECONDS
-
-    def may_go_though_it_is_used(self, path: str, *, lying: set[str]) -> bool:
-        """Whether it belongs to what had more than an equal share, among others.
-
-        Args:
-            path: of a blob or a manifest.
-            lying: what is left. A blob whose manifests are gone is one that nobody names.
-        """
-        sizes: Counter[str] = Counter()
-        owners: dict[str, set[str]] = {}
-        left: set[str] = set()
-        for each, manifest in self.manifests.items():
-            if manifest is None:
-                continue
-            named = {blob_path(blob.digest) for blob in blobs_of(manifest)} & self.blobs.keys()
-            sizes[namespace_of(each)] += counted_bytes(len(write_record(manifest)))
-            sizes[namespace_of(each)] += sum(counted_bytes(len(self.blobs[blob])) for blob in named)
-            left |= named if each in lying else set()
-            for blob in named:
-                owners.setdefault(blob, set()).add(namespace_of(each))
-        namespaces = owners.get(path, set()) if path in self.blobs else {namespace_of(path)}
-        loose_bytes = sum(counted_bytes(len(self.blobs[blob])) for blob in self.blobs.keys() - left)
-        return (path in self.blobs.keys() - left and loose_bytes > LEAST_SHARE) or (
-            len(sizes) > 1 and any(sizes[namespace] > LEAST_SHARE for namespace in namespaces)
-        )
 
     def may_stay(self, path: str) -> bool:
         # Times in the storage are those of the machine's clock.
@@ -243,18 +214,15 @@ class StoreMachine(RuleBasedStateMachine):
     # What has to hold.
 
     def expect_room(self) -> None:
-        """After a write: things may be gone that were not in use, or are beyond a share, and the store is no larger
-        than its limit.
-        """
+        """After a write: things may be gone that were not in use, and the store is no larger than its limit."""
         self.run(self.store.has_room())
         whole = {path for path, manifest in self.manifests.items() if self.is_complete(manifest)}
         lying = self.run(self.lying())
         assert lying <= self.blobs.keys() | self.manifests.keys()
         for path in self.manifests.keys() - lying:
-            is_known = self.manifests[path] is not None and self.must_stay(path)
-            assert not is_known or self.may_go_though_it_is_used(path, lying=lying)
+            assert self.manifests[path] is None or not self.must_stay(path)
         for path in self.blobs.keys() - lying:
-            assert not self.must_stay(path) or self.may_go_though_it_is_used(path, lying=lying)
+            assert not self.must_stay(path)
         usage = self.run(self.store.usage())
         gone = self.manifests.keys() - lying
         set_aside = usage.corrupt_manifests - self.corrupt_manifests

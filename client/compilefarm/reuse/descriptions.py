@@ -149,11 +149,11 @@ class Describer:
         try:
             way = WAYS_OF_KINDS.get(type(value))
             text = way(self, value) if way is not None else self._identity(value)
+            if isinstance(value, (type, types.FunctionType)) and not is_at_its_place(value):
+                text = self.alike.told_apart(text)
         except BaseException:
             del self._known[place]
             raise
-        if isinstance(value, (type, types.FunctionType)) and not is_at_its_place(value):
-            text = self.alike.told_apart(text)
         self._known[place] = value, text
         return text
 

@@ -6,7 +6,7 @@ Nothing that a request names is imported or evaluated here; kernels in source co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -225,6 +225,7 @@ class _GraphReader:
         nodes_left: how many nodes may still come.
         runs: how many nodes run when a graph runs that has been read, those of the graphs that it calls included.
         written: the nodes for tensors that the graph holds, by the numbers of these.
+        first: the first node that is no placeholder.
     """
 
     constants: Sequence[tuple[torch.Tensor, torch.device]]
@@ -234,6 +235,7 @@ class _GraphReader:
     nodes_left: int = MAX_NODES
     runs: dict[GraphModule, int] = field(default_factory=dict)
     written: dict[int, Node] = field(default_factory=dict)
+    first: Node | None = None
 
     def read(self, graph: graph_pb2.Graph, *, inputs: int) -> GraphModule:
         """The graph that is compiled, which takes so many inputs."""
@@ -274,6 +276,13 @@ class _GraphReader:
             annotations = [each for each in annotations if each.name != POLICIES]
         rebuilt.meta.update(decode_annotations(annotations))
 
+    def _write_constant(self, rebuilt: FxGraph, *, number: int) -> Node:
+        # Before all calls: where it is read first, a mode may have been entered that makes another tensor of it.
+        if self.first is None:
+            self.first = next((each for each in rebuilt.nodes if each.op != "placeholder"), None)
+        with nullcontext() if self.first is None else rebuilt.inserting_before(self.first):
+            return _write_constant(*self.constants[number], rebuilt, number=number)
+
     def _count_runs(self, module: GraphModule) -> int:
         """How many nodes run when a graph does: one that calls another some times, which calls a third as often, has
         few itself.
@@ -305,9 +314,7 @@ class _GraphReader:
                     raise InvalidRequest(f"the graph holds no tensor with number {number_held}")
                 # Each is written once, however often it is read: it may have thousands of elements.
                 if number_held not in self.written:
-                    self.written[number_held] = _write_constant(
-                        *self.constants[number_held], rebuilt, number=number_held
-                    )
+                    self.written[number_held] = self._write_constant(rebuilt, number=number_held)
                 return self.written[number_held]
             case "get_subgraph":
                 if node.get_subgraph.subgraph >= len(graph.subgraphs):

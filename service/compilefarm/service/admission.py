@@ -22,7 +22,7 @@ from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.validation import validate
 from compilefarm.v1.job_pb2 import Job
 
-# A large model has hundreds of graphs. Each takes about a kilobyte here.
+# A large model has hundreds of graphs. Each takes about two kilobytes here.
 _MOST_KNOWN = 4096
 # Jobs that wait are held in memory. Measured: a value takes 4 bytes on the wire, and 49 when it is parsed; a text takes
 # what it takes there.

@@ -82,7 +82,7 @@ def limited(seconds: float, *, clock: Clock) -> AbstractAsyncContextManager[None
 
 
 class _Limit(AbstractAsyncContextManager[None]):
-    """As a class: every call has several, and a generator takes twice as long."""
+    """A limit of time, as a class: every call has several, and a generator takes twice as long."""
 
     __slots__ = ("_clock", "_scope", "_seconds", "_timer")
 

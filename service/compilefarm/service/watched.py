@@ -51,7 +51,7 @@ class Watched(Generic[T]):
         else:
             log.info("%s changed, and was read again", ", ".join(self._paths))
 
-    def _marks(self) -> list[tuple[int, int, int] | None]:
+    def _marks(self) -> list[tuple[int, ...] | None]:
         return [_mark(path) for path in self._paths]
 
 
@@ -74,10 +74,10 @@ def read_file(path: str, *, what: str) -> bytes:
         raise CannotStart(f"{what} {path} cannot be read: {error.strerror or error}") from error
 
 
-def _mark(path: str) -> tuple[int, int, int] | None:
-    """Another one for every change of a file; None if it is not there."""
+def _mark(path: str) -> tuple[int, ...] | None:
+    """Another one for every change of a file, and of who may change it; None if it is not there."""
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode

@@ -122,7 +122,8 @@ def staging_of_user() -> Path:
             folder.chmod(0o700)
     except OSError as error:
         raise StoreUnavailable(
-            f"{folder} cannot be used for what is on its way ({error.strerror}): make room there"
+            f"{folder} cannot be used for what is on its way ({error.strerror}): make room, or name another "
+            "place for temporary files with TMPDIR"
         ) from error
     return folder
 

@@ -9,8 +9,7 @@ forgets all manifests, and when it does not find a blob, those that name it. A l
 stored answers nobody who asks after that: single flight relies on it. What another process does to the same storage
 counts after FRESH_SECONDS. Its eviction cannot come before that: to find a manifest begins a lease of LEASE_SECONDS on
 it (`uses`), of which others know for three quarters of that time at least, and a manifest goes before its blobs. So
-whoever is given a manifest from memory has as good as the same time to fetch them. Of a namespace that has more than
-its share of a store they may be gone (`collector`): then the manifest is forgotten, and the graph is compiled again.
+whoever is given a manifest from memory has as good as the same time to fetch them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Garbage collection: removes blobs that no manifest names, then the artifacts that were used least recently.
 
 Whoever has been given a manifest may fetch its blobs, and whoever has sent or found a blob may name it in a manifest,
-for LEASE_SECONDS; what goes beyond a share may go earlier. A manifest goes before the blobs that it names, so that none
-is ever left without its blobs.
+for LEASE_SECONDS. A manifest goes before the blobs that it names, so that none is ever left without its blobs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from itertools import chain
 
@@ -42,8 +41,6 @@ from compilefarm.store.uses import LEASE_SECONDS, Uses
 
 # Damaged objects are kept that long for whoever wants to look at them, unless the room is needed.
 SET_ASIDE_SECONDS = 7 * 24 * 3600.0
-# Has what no manifest names, beside the namespaces.
-_NOBODY = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,52 +227,24 @@ class _Sweep:
     async def evict(self, *, limit_bytes: int) -> None:
         """Removes the artifacts that were used least recently, until the limit is kept or all others are in use: first
         of namespaces that have more than an equal share, so that what one has made does not push out what others have.
-        Of these also what is in use, before others lose anything: it can be used all the time, so that it stays. What
-        nobody names is counted as of one namespace more, as it is not known who sent it.
         """
         if not self._is_above(limit_bytes):
             return
-        sizes = await asyncio.to_thread(self._sizes_of_owners)
+        sizes = await asyncio.to_thread(self._sizes_of_namespaces)
         share_bytes = limit_bytes / max(len(sizes), 1)
-        await self._evict_beyond(share_bytes, sizes=sizes, limit_bytes=limit_bytes)
-        if len(sizes) > 1:
-            await self._remove_loose(share_bytes, limit_bytes=limit_bytes)
-        if len(sizes.keys() - {_NOBODY}) > 1:
-            await self._evict_beyond(share_bytes, sizes=sizes, limit_bytes=limit_bytes, despite_lease=True)
-        await self._evict_beyond(0, sizes=sizes, limit_bytes=limit_bytes)
+        for least_bytes in (share_bytes, 0):
+            by_use = await sorted_in_thread(self._artifacts, key=self._last_use)
+            async for stored in in_steps(by_use):
+                if not self._is_above(limit_bytes):
+                    return
+                if stored.path not in self._gone and sizes[namespace_of(stored.path)] > least_bytes:
+                    await self._remove_artifact(stored)
+                    sizes[namespace_of(stored.path)] -= self._size_of(stored) if stored.path in self._gone else 0
 
-    async def _evict_beyond(
-        self, least_bytes: float, *, sizes: Counter[str | None], limit_bytes: int, despite_lease: bool = False
-    ) -> None:
-        """Removes artifacts of namespaces that have more than that."""
-        by_use = await sorted_in_thread(self._artifacts, key=self._last_use)
-        async for stored in in_steps(by_use):
-            if not self._is_above(limit_bytes):
-                return
-            namespace = namespace_of(stored.path)
-            if stored.path not in self._gone and sizes[namespace] > least_bytes:
-                await self._remove_artifact(stored, despite_lease=despite_lease)
-                sizes[namespace] -= self._size_of(stored) if stored.path in self._gone else 0
-
-    async def _remove_loose(self, most_bytes: float, *, limit_bytes: int) -> None:
-        """Removes blobs that no manifest names, though they are in use, until they are no more than that."""
-        loose = await asyncio.to_thread(lambda: sorted(self._loose(), key=self._last_use))
-        size_bytes = sum(stored.size_bytes for stored in loose)
-        async for stored in in_steps(loose):
-            if size_bytes <= most_bytes or not self._is_above(limit_bytes):
-                return
-            await self._remove_blob(stored.path, despite_lease=True)
-            size_bytes -= stored.size_bytes if stored.path in self._gone else 0
-
-    def _loose(self) -> Iterator[StoredObject]:
-        return (stored for path, stored in self._blobs.items() if not self._references[path] and path not in self._gone)
-
-    def _sizes_of_owners(self) -> Counter[str | None]:
-        sizes: Counter[str | None] = Counter()
+    def _sizes_of_namespaces(self) -> Counter[str]:
+        sizes: Counter[str] = Counter()
         for stored in self._artifacts:
             sizes[namespace_of(stored.path)] += self._size_of(stored)
-        for stored in self._loose():
-            sizes[_NOBODY] += stored.size_bytes
         return sizes
 
     def _size_of(self, stored: StoredObject) -> int:
@@ -292,22 +261,22 @@ class _Sweep:
     def _told_use(self, stored: StoredObject) -> float:
         return max(stored.modified_seconds, self._told.get(use_path(stored.path), 0.0))
 
-    async def _remove_artifact(self, stored: StoredObject, *, despite_lease: bool = False) -> None:
-        if not await self._remove(stored, despite_lease=despite_lease):
+    async def _remove_artifact(self, stored: StoredObject) -> None:
+        if not await self._remove(stored):
             return
         self.collected.artifacts += 1
         for path in self._artifacts[stored]:
             self._references[path] -= 1
             if not self._references[path] and path in self._blobs:
-                await self._remove_blob(path, despite_lease=despite_lease)
+                await self._remove_blob(path)
 
-    async def _remove_blob(self, path: str, *, despite_lease: bool = False) -> None:
-        self.collected.blobs += await self._remove(self._blobs[path], despite_lease=despite_lease)
+    async def _remove_blob(self, path: str) -> None:
+        self.collected.blobs += await self._remove(self._blobs[path])
 
-    async def _remove(self, stored: StoredObject, *, despite_lease: bool = False) -> bool:
-        if not despite_lease and self._uses.has_lease(stored.path, told_seconds=self._told_use(stored)):
+    async def _remove(self, stored: StoredObject) -> bool:
+        if self._uses.has_lease(stored.path, told_seconds=self._told_use(stored)):
             return False
-        if not self._dry_run and not await self._uses.end(stored.path, despite_lease=despite_lease):
+        if not self._dry_run and not await self._uses.end(stored.path):
             return False
         self._gone.add(stored.path)
         self._count(stored)

@@ -268,7 +268,10 @@ def _share(lock: int, *, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        _logger.warning("waiting for whoever has locked %s: another service that begins, or what should not", path)
+        _logger.warning(
+            "waiting for whoever has locked %s: another service that starts, or a program that has no business there",
+            path,
+        )
         _try_lock(lock, fcntl.LOCK_SH)
     except OSError:
         # The file system has no locks.

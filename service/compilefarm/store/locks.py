@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,6 +18,7 @@ def open_lock(path: Path) -> int:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
     found = os.fstat(lock)
     if found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXO:
-        # Earlier releases made it so that everybody could.
-        os.fchmod(lock, stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)
+        # Earlier releases made it so that everybody could. Some file systems give all files one mode.
+        with suppress(OSError):
+            os.fchmod(lock, stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)
     return lock

@@ -20,7 +20,6 @@ from compilefarm.store.layout import use_path
 Now = Callable[[], float]
 
 # What was used within this time is not evicted: whoever has been given a manifest has that long to fetch its blobs.
-# Beyond an equal share of a store nothing is kept by being used (`collector`).
 LEASE_SECONDS = 3600.0
 RENEWAL_SECONDS = LEASE_SECONDS / 4
 # Uses whose lease is over are forgotten when there are more than these.
@@ -99,14 +98,9 @@ class Uses:
         used_seconds = max(self.used_seconds(path), told_seconds)
         return path in self._held or self._is_leased(used_seconds)
 
-    async def end(self, path: str, *, despite_lease: bool = False) -> bool:
-        """Deletes an object unless it has to stay; returns whether it was deleted.
-
-        Args:
-            path: the path of the object.
-            despite_lease: whether it has to stay only while it is held.
-        """
-        if path in self._held or (not despite_lease and self.has_lease(path)):
+    async def end(self, path: str) -> bool:
+        """Deletes an object unless it has to stay; returns whether it was deleted."""
+        if self.has_lease(path):
             return False
         # From here on those who come wait, and then find that it is gone.
         self._ending[path] = gone = asyncio.Event()
@@ -114,7 +108,7 @@ class Uses:
             # Another service may have used it since it was listed, or may have written it anew.
             stored, use = await self._backend.find_object(path), await self._backend.find_object(use_path(path))
             told_seconds = max((found.modified_seconds for found in (stored, use) if found is not None), default=0.0)
-            if not despite_lease and self.has_lease(path, told_seconds=told_seconds):
+            if self.has_lease(path, told_seconds=told_seconds):
                 return False
             await self._backend.delete(path)
             if use is not None:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -79,7 +79,13 @@ def lock_file(folder: Path, device: str) -> Path | None:
     path = folder / hashlib.sha256(device.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o400))
+        file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o400)
+        try:
+            # Earlier releases made it so that everybody could lock it. Some file systems give all files one mode.
+            with suppress(PermissionError):
+                os.fchmod(file, 0o400)
+        finally:
+            os.close(file)
     except OSError as error:
         log.warning("jobs that share a GPU may disturb each other's measurements: no %s (%s)", path, error.strerror)
         return None
