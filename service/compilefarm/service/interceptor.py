@@ -44,8 +44,10 @@ from compilefarm.service.request_sizes import check_request_size
 # well is in a circle with the call once it is used, so that calls would stay until Python looks for circles, which it
 # does seldom.
 Receive = Callable[..., AbstractAsyncContextManager[Any]]
-# Has a request answered, and sends what is answered to the other end.
-Respond = Callable[..., Awaitable[None]]
+# Sends a serialized message to the other end.
+Send = Callable[[bytes], Awaitable[None]]
+# Has a request answered, and sends what is answered.
+Respond = Callable[[Any, Context, Send], Awaitable[None]]
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
@@ -211,7 +213,7 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
     serialize = partial(_serialize, serialize=handler.response_serializer)
     answer = _answer(
         receive=receive,
-        respond=partial(respond, behaviour=behaviour, serialize=serialize, call_limits=call_limits),
+        respond=partial(respond, behaviour=behaviour, serialize=serialize),
         method=method,
         clock=clock,
     )
@@ -226,39 +228,29 @@ def _answer(
     async def answer(context: Context) -> None:
         with method.serving(context) as add:
             async with receive(context, add=add) as request:
-                await respond(request, context=context, pace=Pace(clock=clock))
+                pace = Pace(clock=clock)
+                await respond(
+                    request, context, partial(_send, context=context, pace=pace, call_limits=method.call_limits)
+                )
 
     return answer
 
 
 async def _respond_once(
-    request: Any,
-    *,
-    context: Context,
-    pace: Pace,
-    behaviour: Any,
-    serialize: Callable[[Any], bytes],
-    call_limits: CallLimits,
+    request: Any, context: Context, send: Send, *, behaviour: Any, serialize: Callable[[Any], bytes]
 ) -> None:
-    content = serialize(await behaviour(request, context))
-    await _send(content, context=context, pace=pace, call_limits=call_limits)
+    await send(serialize(await behaviour(request, context)))
 
 
 async def _respond(
-    request: Any,
-    *,
-    context: Context,
-    pace: Pace,
-    behaviour: Any,
-    serialize: Callable[[Any], bytes],
-    call_limits: CallLimits,
+    request: Any, context: Context, send: Send, *, behaviour: Any, serialize: Callable[[Any], bytes]
 ) -> None:
     async with aclosing(behaviour(request, context)) as responses:
         async for response in responses:
             content = serialize(response)
             # In memory it takes several times as much as its bytes.
             del response
-            await _send(content, context=context, pace=pace, call_limits=call_limits)
+            await send(content)
 
 
 def _serialize(response: Any, *, serialize: Callable[[Any], bytes]) -> bytes:

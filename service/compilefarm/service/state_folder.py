@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compilefarm.core.errors import StoreUnavailable
+from compilefarm.core.file_locks import open_lock
 from compilefarm.service.config import CannotStart
 from compilefarm.service.journal import Journal
 from compilefarm.service.journal_entries import JournalEntry
-from compilefarm.store.locks import open_lock
 
 log = logging.getLogger(__name__)
 

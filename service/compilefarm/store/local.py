@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from compilefarm.core.errors import StoreUnavailable
+from compilefarm.core.file_locks import open_lock
 from compilefarm.store.backend import Backend, WrappingBackend
 from compilefarm.store.directory_objects import DirectoryObjects
 from compilefarm.store.layout import (
@@ -42,7 +43,6 @@ from compilefarm.store.layout import (
     STAGING,
     TOOLCHAINS,
 )
-from compilefarm.store.locks import open_lock
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 
 # No single write takes that long.

@@ -9,9 +9,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from compilefarm.core.file_locks import open_lock
 
 log = logging.getLogger(__name__)
 
@@ -79,13 +81,8 @@ def lock_file(folder: Path, device: str) -> Path | None:
     path = folder / hashlib.sha256(device.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o400)
-        try:
-            # Earlier releases made it so that everybody could lock it. Some file systems give all files one mode.
-            with suppress(PermissionError):
-                os.fchmod(file, 0o400)
-        finally:
-            os.close(file)
+        # To be read alone: a child may lock it, and write nothing there.
+        os.close(open_lock(path, mode=0o400, access=os.O_RDONLY))
     except OSError as error:
         log.warning("jobs that share a GPU may disturb each other's measurements: no %s (%s)", path, error.strerror)
         return None
