@@ -44,6 +44,8 @@ def _interpret(program: bytes, data: bytes) -> int:
         match code:
             case 0x20:
                 (accumulator,) = struct.unpack_from("<I", data, value)
+            case 0x54:
+                accumulator &= value
             case 0x06:
                 return int(value)
             case _:
@@ -89,6 +91,9 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         ("ioctl", (0, 0x5412), errno.EPERM),
         ("ioctl", (0, 0xABCD00005412), errno.EPERM),  # The kernel looks at the lower half alone.
         ("ioctl", (0, 0x541C), errno.EPERM),
+        ("ioctl", (0, 0xC020660B), None),  # FS_IOC_FIEMAP
+        # BTRFS_IOC_SNAP_CREATE, BTRFS_IOC_SYNC, FICLONE, BTRFS_IOC_SNAP_CREATE_V2.
+        *[("ioctl", (0, command), errno.ENOTTY) for command in (0x50009401, 0x9408, 0x40049409, 0x50009417)],
         ("personality", (0xFFFFFFFF,), None),
         ("personality", (0,), None),
         ("personality", (0x0040000,), errno.EPERM),
@@ -96,6 +101,8 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         ("prctl", (22, 2), errno.EPERM),
         ("prctl", (62, 1), errno.EPERM),
         ("prctl", (4, 0), errno.EPERM),
+        *[("prctl", (option,), None) for option in (77, 0x53564D41, 0x59616D61)],
+        *[("prctl", (option, 1), errno.EINVAL) for option in (78, 79, 0x53564D42, 0xFFFFFFFF)],
         ("setrlimit", (7, 0x1000), None),
         ("setrlimit", (4, 0x1000), errno.EPERM),  # A limit on cores of 0 has a program started for one.
         ("prlimit64", (0, 7, 0x1000, 0), None),

@@ -17,6 +17,7 @@ import platform
 import signal
 import socket
 import stat
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -39,6 +40,7 @@ _FOREIGN_FAMILIES = {"netlink filter": (16, 12), "packet": (17, 0), "alg": (38, 
 _CLOSELY = {
     "prctl seccomp": ("prctl", 22, 2, 0),
     "whole cores": ("prctl", 62, 0, 0, 0, 0),
+    "table of waiting threads": ("prctl", 78, 1, 16, 0, 0),
     "lease of a file": ("fcntl", 0, 1024, 2),
     "notes of a folder": ("fcntl", 0, 1026, 1),
     "terminal input": ("ioctl", 0, 0x5412, 0),
@@ -48,6 +50,7 @@ _CLOSELY = {
     "clone user": ("clone", _NEW_USER, 0, 0, 0, 0),
     "clone3": ("clone3", 0, 0),
 }
+_CLOCK_MONOTONIC = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -99,6 +102,7 @@ def _found() -> dict[str, object]:
         "readable": {name: _content_of(Path("/proc", name)) for name in os.environ["HIDDEN"].split(":")},
         "processes": [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()],
         "files in memory": _files_in_memory(),
+        "timers": _timers(),
         "oom score": int(Path("/proc/self/oom_score_adj").read_text()),
         "devices": sorted(os.listdir("/dev")),
         "cores": {name: _core_limits(name) for name in ("1", "self")},
@@ -113,6 +117,17 @@ def _files_in_memory() -> int:
     with contextlib.suppress(OSError):
         for made in range(1, 20_001):
             os.mknod(folder / str(made))
+    return made
+
+
+def _timers() -> int:
+    """How many timers it can have, of the most that are tried."""
+    # struct sigevent (sigevent(3type)): SIGEV_NONE.
+    event, made = struct.pack("@PiiI", 0, 0, 1, 0).ljust(64, b"\0"), 0
+    with contextlib.suppress(OSError):
+        while made < 5000:
+            _check(_libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(ctypes.c_void_p())))
+            made += 1
     return made
 
 

@@ -31,6 +31,7 @@ from compilefarm.worker.namespaces import (
     give_up_privileges,
     go_on_without_parent,
     leave_no_core,
+    queue_few_signals,
 )
 from compilefarm.worker.seccomp import filter_system_calls
 
@@ -211,6 +212,7 @@ def _become_child(request: _Request) -> None:
             os.close(first)
             give_up_privileges()
             leave_no_core()
+            queue_few_signals()
             # It ends with the sandbox.
             _enter_pid_namespace()
             # Chosen outside, where there is epoll; processes that tune in torch take the default.

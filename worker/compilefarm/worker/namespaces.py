@@ -42,6 +42,8 @@ _NAMESPACES = {
 # there may be as many as would fill an eighth of the machine.
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is the sandbox's own
 _MOST_SHARED_FILES = 4096
+# Libraries of torch queue none. Within a user namespace those count that are made there.
+_MOST_SIGNALS = 1024
 # linux/mount.h; the flags of statvfs(3) have the same numbers there. How times of access are kept stays as it is.
 _MS_REMOUNT = 32
 _MS_BIND = 4096
@@ -111,6 +113,14 @@ def leave_no_core() -> None:
     (core(5), fs/coredump.c).
     """
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+
+
+def queue_few_signals() -> None:
+    """Bounds the signals of this process and its children that wait, and their timers, of which each has one. They
+    count for the farm's user, too: with all that one may have, none of its processes could make a timer
+    (timer_create(2)).
+    """
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (_MOST_SIGNALS, _MOST_SIGNALS))
 
 
 def give_up_privileges() -> None:

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 from compilefarm.worker.system_calls import EXAMINED, NEWEST, REFUSED
 
-# linux/bpf_common.h: load a word, jump if equal, greater, greater or equal, if a bit is set; return.
+# linux/bpf_common.h: load a word, jump if equal, greater, greater or equal, if a bit is set; mask; return.
 _LOAD = 0x20
 _EQUAL = 0x15
 _GREATER = 0x25
 _GREATER_OR_EQUAL = 0x35
 _ANY_BIT = 0x45
+_AND = 0x54
 _RETURN = 0x06
 # linux/seccomp.h: places in struct seccomp_data, and what is returned.
 _NUMBER = 0
@@ -36,6 +37,11 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
 # Threads of others stay off the other half of a core while one with such an order runs there.
 _PR_SCHED_CORE = 62
+# PR_TIMER_CREATE_RESTORE_IDS. The next, PR_FUTEX_HASH of Linux 6.16, has the kernel take a gigabyte at a call for each
+# process, which counts as nobody's. PR_SET_VMA and PR_SET_PTRACER, names of memory and leave to look into it, have
+# numbers of their own.
+_NEWEST_OPTION = 77
+_OPTIONS_APART = (0x53564D41, 0x59616D61)
 
 # linux/sched.h: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
@@ -52,6 +58,10 @@ _SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _
 # much with these since Linux 6.17.
 _SOCKET_SIZES = (7, 8)
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# linux/btrfs.h: everybody may have such a file system write down all that it was given, as with syncfs, and make copies
+# of parts of it that only the administrator can remove. Clones of files (FICLONE), which others have, are of that kind.
+_TYPE_OF_COMMAND = 0xFF00
+_COMMANDS_OF_BTRFS = 0x9400
 # linux/fcntl.h: F_SETLEASE, F_NOTIFY. Whoever opens a file that somebody has a lease on waits for up to 45 s, in other
 # sandboxes and outside; every user can have one on what is its own, such as files of the interpreter. The other command
 # tells what is done with the files of a folder.
@@ -160,10 +170,18 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
     program += _if_call(machine.number("clone"), _refuse_bits(0, _NEW_NAMESPACES))
     files = [_load(1), (_GREATER, 0, 1, _NEWEST_COMMAND), _refuse(errno.EINVAL), _RELOAD]
     program += _if_call(machine.number("fcntl"), [*_refuse_values(1, _OTHERS_FILES), *files])
-    program += _if_call(machine.number("ioctl"), _refuse_values(1, _TERMINAL_INPUT))
+    # As on another file system.
+    btrfs = [
+        _load(1),
+        (_AND, 0, 0, _TYPE_OF_COMMAND),
+        (_EQUAL, 0, 1, _COMMANDS_OF_BTRFS),
+        _refuse(errno.ENOTTY),
+        _RELOAD,
+    ]
+    program += _if_call(machine.number("ioctl"), [*_refuse_values(1, _TERMINAL_INPUT), *btrfs])
     program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
     options = (_PR_SET_SECCOMP, _PR_SCHED_CORE, *(() if is_first else (_PR_SET_DUMPABLE,)))
-    program += _if_call(machine.number("prctl"), _refuse_values(0, options))
+    program += _if_call(machine.number("prctl"), [*_refuse_values(0, options), *_refuse_newer_options()])
     if not is_first:
         # To ask for the limit is allowed.
         program += _if_call(machine.number("setrlimit"), _refuse_values(0, (_RLIMIT_CORE,)))
@@ -203,6 +221,13 @@ def _refuse_bits(argument: int, bits: int) -> list[_Instruction]:
 def _refuse_values(argument: int, values: Iterable[int], *, error: int = errno.EPERM) -> list[_Instruction]:
     tests = [instruction for value in values for instruction in ((_EQUAL, 0, 1, value), _refuse(error))]
     return [_load(argument), *tests, _RELOAD]
+
+
+def _refuse_newer_options() -> list[_Instruction]:
+    """Refuses options of prctl(2) as an older kernel does."""
+    # Both are larger than the newest.
+    apart = [(_EQUAL, len(_OPTIONS_APART) - position + 1, 0, value) for position, value in enumerate(_OPTIONS_APART)]
+    return [_load(0), *apart, (_GREATER, 0, 1, _NEWEST_OPTION), _refuse(errno.EINVAL), _RELOAD]
 
 
 def _refuse_pointer(argument: int) -> list[_Instruction]:
