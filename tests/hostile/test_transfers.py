@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from contextlib import ExitStack
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +28,7 @@ from compilefarm.service.quotas import Quotas
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
 from compilefarm.service.testing.servers import FREE_PORT, serving_in_thread
 from compilefarm.service.wanted import WantedBlobs
+from compilefarm.store.backend import staging_of_user
 from compilefarm.store.counting import SMALLEST_OBJECT_BYTES
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import open_caches, open_store
@@ -353,3 +358,45 @@ def test_tenants_that_callers_make_up_are_not_remembered_without_end(monkeypatch
     for number in range(98, 300):
         quotas.take(1, tenant=f"made up {number}")
     assert len(quotas._sums) <= 100
+
+
+_UPLOADING = """
+import asyncio, signal
+from compilefarm.store.backend import staging_of_user
+from compilefarm.store.files import staged
+async def upload():
+    async with staged(staging_of_user(), name="0" * 64) as blob:
+        await blob.write(bytes(4096))
+        await blob.finish()
+        print("begun", flush=True)
+        signal.pause()
+asyncio.run(upload())
+"""
+
+
+@contextmanager
+def uploading(folder: Path) -> Iterator[None]:
+    """A process that has an upload under way to a store that is no folder, and is killed in the end."""
+    variables = {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen([sys.executable, "-c", _UPLOADING], env=variables, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+            yield
+        finally:
+            process.kill()
+
+
+async def test_uploads_of_services_that_were_killed_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = staging_of_user()
+    with uploading(tmp_path):
+        pass
+    (left,) = folder.iterdir()
+    with uploading(tmp_path):
+        await open_store("memory:")
+        # Another service of this user goes on with its own.
+        (kept,) = folder.iterdir()
+        assert kept != left

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
+import logging
 import math
 import os
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
@@ -16,6 +18,7 @@ from typing import IO, Protocol
 from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES
 
 _READ_BYTES = 1024 * 1024
+_log = logging.getLogger(__name__)
 
 
 class StagedBlob:
@@ -92,9 +95,31 @@ async def staged(folder: Path, *, name: str) -> AsyncIterator[StagedBlob]:
         await asyncio.shield(in_thread(None, partial(path.unlink, missing_ok=True)))
 
 
+def sweep(folder: Path) -> None:
+    """Removes blobs that nobody writes any more from a folder: those of services that were killed.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for path in folder.iterdir():
+        # Somebody writes it, or has just removed it.
+        with suppress(BlockingIOError, FileNotFoundError), open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            _log.info("removed %s, which a service that was killed had not finished", path)
+
+
 def _open_new(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return open(path, "xb")
+    file = open(path, "xb")  # noqa: SIM115 - it is handed over
+    # It ends with this process. Where the file system has no locks, nobody sweeps.
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_SH)
+    if path.exists():
+        return file
+    # Somebody has swept it before it was locked.
+    file.close()
+    return _open_new(path)
 
 
 def _discard(path: Path, opening: asyncio.Future[IO[bytes]]) -> None:

@@ -19,6 +19,7 @@ from compilefarm.store.damage import Damage
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
 from compilefarm.store.entry_records import ENTRIES, SMALLEST_ENTRY_BYTES
+from compilefarm.store.files import sweep
 from compilefarm.store.layout import BLOBS, CHECKS, FORMER_SET_ASIDE, MANIFESTS, SET_ASIDE
 from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
@@ -193,7 +194,7 @@ async def _counting(backend: Backend) -> CountingBackend:
 
 
 async def open_backend(location: str, *, create: bool = True, read_only: bool = False) -> Backend:
-    """Opens the backend of a store. Writes nothing.
+    """Opens the backend of a store. Writes nothing there.
 
     Args:
         location: see `open_store`.
@@ -204,15 +205,23 @@ async def open_backend(location: str, *, create: bool = True, read_only: bool = 
         StoreUnavailable: it cannot be opened; the message says why and what to do.
     """
     if location == MEMORY:
-        return ObjectBackend(MemoryStore(), location=MEMORY)
+        return await _swept(ObjectBackend(MemoryStore(), location=MEMORY))
     if location.startswith(f"{SCHEME}:"):
         bucket = open_bucket(location)
-        return ReadOnlyBackend(bucket) if read_only else bucket
+        if read_only:
+            return ReadOnlyBackend(bucket)
+        return await _swept(bucket) if create else bucket
     if not location or _SCHEME.match(location):
         raise StoreUnavailable(
             f"{location!r} cannot be a store: name a directory, s3://BUCKET/PREFIX, or {MEMORY!r} to keep nothing"
         )
     return await asyncio.to_thread(open_directory, location, create=create, read_only=read_only)
+
+
+async def _swept(backend: Backend) -> Backend:
+    """A backend of which nothing is on its way that nobody brings any more."""
+    await asyncio.to_thread(lambda: sweep(backend.staging))
+    return backend
 
 
 async def _probe(backend: Backend) -> None:
