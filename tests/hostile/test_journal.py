@@ -289,6 +289,30 @@ async def test_the_end_of_a_job_does_not_read_what_is_kept(tmp_path: Path, monke
         await empty(tmp_path)
 
 
+async def test_what_is_done_for_those_who_are_trusted_less_settles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, store, forgotten = HeldCompiles(), await open_store(str(tmp_path / "store")), list[str]()
+    forget = Journal.forget
+
+    def noting(journal: Journal, entry: JournalEntry) -> None:
+        forgotten.append(entry.key)
+        forget(journal, entry)
+
+    monkeypatch.setattr(Journal, "forget", noting)
+    roles = {"one": "prewarm", "two": "compile"}
+    async with farm(tmp_path, roles, pool=ScriptedPool(held), store=store) as callers:
+        theirs = await callers["two"].watch(sample_job())
+        kept = await callers["one"].watch(sample_job(), priority=PREWARM)
+        (await held.next()).finish()
+        await theirs.finish()
+        # Were it settled, a gateway that is killed now would owe nobody this artifact.
+        assert not forgotten
+        (await held.next()).finish()
+        await kept.finish()
+        assert forgotten == [KEY.text]
+
+
 async def test_an_entry_without_namespaces_is_given_up_and_keeps_nobody_from_being_done(tmp_path: Path) -> None:
     async with journal_in(tmp_path) as journal:
         for namespaces in ([], ["prod"]):

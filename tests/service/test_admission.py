@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from compilefarm.core import keys
+from compilefarm.core.keys import key_of, newest_format
+from compilefarm.core.metadata import KEY_FORMATS_KEY
 from compilefarm.service import admission
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import Calls, Refused, calling, sample_job, serving
 from compilefarm.service.validation import validate
+from compilefarm.v1.compile_service_pb2 import PlanRequest
 from compilefarm.v1.job_pb2 import Job
 from tests.hostile.callers import LOOPBACK, listing
 
@@ -75,6 +79,16 @@ async def test_nobody_learns_from_the_time_what_other_namespaces_ask(
             async with calling(gateway.address, token=caller) as calls:
                 await calls.plan(sample_job())
     assert len(validated) == 2
+
+
+async def test_a_key_is_of_the_format_that_a_pod_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats = {**keys.FORMATS, newest_format() + 1: keys.PART_NAMES}
+    monkeypatch.setattr(keys, "FORMATS", formats)
+    async with serving() as gateway, calling(gateway.address) as calls:
+        for number in formats:
+            known = ((KEY_FORMATS_KEY, str(number)),)
+            response = await calls.compiles.Plan(PlanRequest(job=sample_job()), metadata=known)
+            assert response.key == key_of(sample_job(), format=number).text
 
 
 async def test_what_is_known_of_jobs_is_bounded(
