@@ -262,7 +262,7 @@ async def test_jobs_count_that_go_on_when_who_began_them_has_gone(tmp_path: Path
 async def test_looking_for_many_blobs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, looking, ending = await open_store(str(tmp_path / "store")), list[int](), asyncio.Event()
 
-    async def find_missing(digests: list[str]) -> list[str]:
+    async def find_missing(digests: list[str], *, namespace: str) -> list[str]:
         looking.append(len(digests))
         await ending.wait()
         return digests

@@ -93,7 +93,7 @@ class ArtifactStoreContract:
             async with store.staging(digest) as blob:
                 for start in range(0, size_bytes, 1024 * 1024):
                     await blob.write(content[start : start + 1024 * 1024])
-                await store.put_staged(blob, digest=digest)
+                await store.put_staged(blob, digest=digest, namespace="")
                 place = blob.path
             assert not place.exists()
         assert await store.get_blob(digest) == content
@@ -108,7 +108,7 @@ class ArtifactStoreContract:
         async with store.staging(digest_of(b"right")) as blob:
             await blob.write(b"wrong")
             with pytest.raises(DigestMismatch, match=digest_of(b"wrong")):
-                await store.put_staged(blob, digest=digest_of(b"right"))
+                await store.put_staged(blob, digest=digest_of(b"right"), namespace="")
         assert await store.find_size(digest_of(b"right")) is None
         with pytest.raises(NotStored):
             async with store.reading(digest_of(b"right")):

@@ -101,7 +101,7 @@ async def test_what_is_in_use_stays_and_that_is_said(
     assert await kept(store, "a", "b", "c", "d", "e") == {"a", "b", "c", "d", "e"}
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert f"more than its limit of {LIMIT}, and all of it is in use" in warnings[0]
+    assert f"more than its limit of {LIMIT}, and all that may go is in use" in warnings[0]
     clock.move(LEASE_SECONDS + RETRY_SECONDS)
     await put_all(store, "f")
     assert (await store.usage()).size_bytes <= LIMIT

@@ -54,8 +54,10 @@ class BlobService(BlobServiceServicer):
         if len(request.digests) > MAX_DIGESTS:
             raise InvalidRequest(f"{len(request.digests)} digests in one request: at most {MAX_DIGESTS} are allowed")
         digests = [check_digest(digest) for digest in request.digests]
-        async with self._looking.acquired(current_caller().account):
-            return wire.FindMissingResponse(digests=await self._store.find_missing(digests))
+        caller = current_caller()
+        async with self._looking.acquired(caller.account):
+            missing = await self._store.find_missing(digests, namespace=caller.namespace)
+            return wire.FindMissingResponse(digests=missing)
 
     async def Read(self, request: wire.ReadRequest, _context: Context) -> AsyncIterator[wire.ReadResponse]:
         digest, offset_bytes = check_digest(request.digest), request.offset_bytes
@@ -76,5 +78,5 @@ class BlobService(BlobServiceServicer):
             await upload.add(first.chunk, offset_bytes=first.offset_bytes)
             async for piece in request_iterator:
                 await upload.add(piece.chunk, offset_bytes=piece.offset_bytes)
-            await self._store.put_staged(upload.blob, digest=digest)
+            await self._store.put_staged(upload.blob, digest=digest, namespace=caller.namespace)
             return wire.WriteResponse(size_bytes=upload.blob.size_bytes)

@@ -12,13 +12,13 @@ from compilefarm.v1.job_pb2 import Job
 _SHOWN_DIGESTS = 5
 
 
-async def require_constants(job: Job, *, store: ArtifactStore) -> None:
-    """Passes if every tensor that the graph holds is stored.
+async def require_constants(job: Job, *, store: ArtifactStore, namespace: str) -> None:
+    """Passes if every tensor that the graph holds is stored, for a namespace.
 
     Raises:
         MissingBlobs: some are not.
     """
-    missing = await store.find_missing(_digests(job))
+    missing = await store.find_missing(_digests(job), namespace=namespace)
     if missing:
         raise _missing(missing)
 

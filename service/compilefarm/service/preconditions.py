@@ -63,5 +63,5 @@ class Preconditions:
         await self._variants.require(job)
         if job.job.graph.constants:
             async with self._looking.acquired(job.request.caller.account):
-                await require_constants(job.job, store=self._store)
+                await require_constants(job.job, store=self._store, namespace=job.namespace)
         await self._signing.announce(job.key, namespace=job.namespace)

@@ -27,11 +27,12 @@ class Staging(Protocol):
     def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
         """Opens a file for the pieces of a blob that is going to be put."""
 
-    async def reserve(self, coming: Mapping[str, int]) -> None:
+    async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
         """Passes if what is on its way may be put.
 
         Args:
             coming: how many bytes, by the namespace of who sends them.
+            namespace: of who asks.
 
         Raises:
             StoreFull: there is no room for them.
@@ -102,7 +103,7 @@ class Uploads:
         already_bytes = counted_bytes(before_bytes) if before_bytes else 0
         self._quotas.take(counted_bytes(of.size_bytes) - already_bytes, tenant=of.caller.tenant)
         self._counters.bytes_received += size_bytes
-        await self._store.reserve(self._coming())
+        await self._store.reserve(self._coming(), namespace=of.caller.namespace)
 
     def _coming(self) -> Mapping[str, int]:
         coming: Counter[str] = Counter()

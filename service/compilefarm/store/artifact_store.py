@@ -77,14 +77,17 @@ class ArtifactStore(Protocol):
     def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
         """Opens a file for the pieces of a blob that is going to be put."""
 
-    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
-        """Stores the pieces that have arrived, like `put_blob`."""
+    async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
+        """Stores the pieces that have arrived, like `put_blob`, for a namespace: they count as what it has until an
+        artifact names them.
+        """
 
-    async def reserve(self, coming: Mapping[str, int]) -> None:
+    async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
         """Passes if what is on its way may be put.
 
         Args:
             coming: how many bytes, by the namespace of who sends them.
+            namespace: of who asks.
 
         Raises:
             StoreFull: there is no room for them.
@@ -97,8 +100,10 @@ class ArtifactStore(Protocol):
             DigestMismatch: `content` has another digest.
         """
 
-    async def find_missing(self, digests: Sequence[str]) -> list[str]:
-        """Returns those of `digests` that are not stored, in their order, each once."""
+    async def find_missing(self, digests: Sequence[str], *, namespace: str | None = None) -> list[str]:
+        """Returns those of `digests` that are not stored, in their order, each once. The others count as what the
+        namespace has that asks, if one is given, until an artifact names them.
+        """
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         """Stores an artifact in the namespace of its manifest, blobs first and the manifest last, so that nobody ever

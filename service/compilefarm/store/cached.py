@@ -114,17 +114,17 @@ class CachedStore(ArtifactStore):
     def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
         return self._store.staging(digest)
 
-    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
-        await self._store.put_staged(blob, digest=digest)
+    async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
+        await self._store.put_staged(blob, digest=digest, namespace=namespace)
 
-    async def reserve(self, coming: Mapping[str, int]) -> None:
-        await self._store.reserve(coming)
+    async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
+        await self._store.reserve(coming, namespace=namespace)
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self._store.put_blob(content, digest=digest)
 
-    async def find_missing(self, digests: Sequence[str]) -> list[str]:
-        return await self._store.find_missing(digests)
+    async def find_missing(self, digests: Sequence[str], *, namespace: str | None = None) -> list[str]:
+        return await self._store.find_missing(digests, namespace=namespace)
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         try:

@@ -7,9 +7,10 @@ for LEASE_SECONDS. A manifest goes before the blobs that it names, so that none 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from compilefarm.core.artifacts import blobs_of
@@ -36,11 +37,15 @@ from compilefarm.store.layout import (
 )
 from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.records import NewerRecord
+from compilefarm.store.shares import Holdings, share_of
 from compilefarm.store.steps import in_steps, sorted_in_thread
 from compilefarm.store.uses import LEASE_SECONDS, Uses
 
 # Damaged objects are kept that long for whoever wants to look at them, unless the room is needed.
 SET_ASIDE_SECONDS = 7 * 24 * 3600.0
+# Of what nobody used for so long, nobody has a share: there may be namespaces of which nobody is left.
+FORGOTTEN_SECONDS = 7 * 24 * 3600.0
+NOTHING_COMING: Mapping[str, int] = {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class Collected:
         damaged: how many damaged objects that were set aside.
         freed_bytes: the size of all of them.
         size_bytes: the size of what is left.
+        sizes: of what each namespace has of it, and on its way, if there is a limit (see `Holdings`).
     """
 
     artifacts: int = 0
@@ -60,6 +66,7 @@ class Collected:
     damaged: int = 0
     freed_bytes: int = 0
     size_bytes: int = 0
+    sizes: Mapping[str | None, int] = field(default_factory=dict)
 
 
 class Collector:
@@ -77,20 +84,34 @@ class Collector:
         self._uses = uses
         # The manifests that were read and the paths of their blobs. They do not change, but one may follow another.
         self._read: dict[StoredObject, frozenset[str]] = {}
+        # For whom blobs were sent or found last, by path, as long as no manifest names them.
+        self._holders: dict[str, str] = {}
 
-    async def collect(self, *, limit_bytes: int | None = None, dry_run: bool = False) -> Collected:
+    def note_holders(self, digests: Iterable[str], *, namespace: str) -> None:
+        """Has blobs count for a namespace that relies on them, as long as no manifest names them."""
+        self._holders.update(dict.fromkeys(map(blob_path, digests), namespace))
+
+    async def collect(
+        self,
+        *,
+        limit_bytes: float | None = None,
+        coming: Mapping[str, int] = NOTHING_COMING,
+        dry_run: bool = False,
+    ) -> Collected:
         """Removes blobs that no manifest names, manifests whose blobs are lost, and old damaged objects; and then, as
-        long as the store is larger than the limit, damaged objects, checks and the artifacts that were used least
-        recently.
+        long as the store is larger than the limit, damaged objects, checks and, of namespaces that have more than their
+        share, the artifacts that were used least recently.
 
         Args:
-            limit_bytes: the limit; None if there is none.
+            limit_bytes: the limit, of what is stored and on its way; None if there is none.
+            coming: bytes that are on their way, by namespace. They count as their namespace's, and cannot be removed.
             dry_run: whether everything stays, and it is only found out what would go.
 
         Raises:
             StoreUnavailable: the store cannot be read or written, or a newer release has written into it, and it is
                 not known which blobs that one needs.
         """
+        holders = list(self._holders)
         # Manifests first: the blobs of each were there before it.
         manifests = await self._backend.list_area(MANIFESTS)
         blobs = await self._backend.list_area(BLOBS)
@@ -106,6 +127,8 @@ class Collector:
             blobs=blobs,
             references=await asyncio.to_thread(_count_references, self._read),
             told=told,
+            holders=self._holders,
+            coming=coming,
             collected=Collected(size_bytes=size_bytes),
             dry_run=dry_run,
         )
@@ -116,6 +139,9 @@ class Collector:
         if limit_bytes is not None:
             await sweep.evict(limit_bytes=limit_bytes)
         if not dry_run:
+            async for path in in_steps(holders):
+                if not sweep.is_loose(path):
+                    del self._holders[path]
             await self._remove_notes(told, kept=await asyncio.to_thread(_notes_of, (manifests, blobs)))
             keys = await asyncio.to_thread(_keys_of, manifests)
             await CheckStore(self._backend).forget(before_seconds=self._uses.now() - KEPT_SECONDS, but=keys)
@@ -174,6 +200,8 @@ class _Sweep:
         blobs: Mapping[str, StoredObject],
         references: Counter[str],
         told: Mapping[str, float],
+        holders: dict[str, str],
+        coming: Mapping[str, int],
         collected: Collected,
         dry_run: bool,
     ) -> None:
@@ -184,6 +212,9 @@ class _Sweep:
         self._told = told
         self._dry_run = dry_run
         self._references = references
+        self._holders = holders
+        self._coming = coming
+        self._coming_bytes = sum(coming.values())
         self._gone: set[str] = set()
         self.collected = collected
 
@@ -199,7 +230,7 @@ class _Sweep:
             if not named <= self._blobs.keys():
                 await self._remove_artifact(stored)
 
-    async def remove_damaged(self, damaged: Iterable[StoredObject], *, limit_bytes: int | None) -> None:
+    async def remove_damaged(self, damaged: Iterable[StoredObject], *, limit_bytes: float | None) -> None:
         """Removes damaged objects that are old; if the room is needed, the younger ones too."""
         by_age = await sorted_in_thread(damaged, key=lambda stored: stored.modified_seconds)
         async for stored in in_steps(by_age):
@@ -210,7 +241,7 @@ class _Sweep:
                 self.collected.damaged += not stored.path.endswith(".reason")
                 self._count(stored)
 
-    async def remove_checks(self, checks: Iterable[StoredObject], *, limit_bytes: int | None) -> None:
+    async def remove_checks(self, checks: Iterable[StoredObject], *, limit_bytes: float | None) -> None:
         """Removes what was found of artifacts if the room is needed: first what takes most, which is what says the
         request of a failure.
         """
@@ -224,36 +255,46 @@ class _Sweep:
                 await self._backend.delete(stored.path)
             self._count(stored)
 
-    async def evict(self, *, limit_bytes: int) -> None:
-        """Removes the artifacts that were used least recently, until the limit is kept or all others are in use: first
-        of namespaces that have more than an equal share, so that what one has made does not push out what others have.
+    async def evict(self, *, limit_bytes: float) -> None:
+        """Removes the artifacts that were used least recently of namespaces that have more than their share, until the
+        limit is kept or all others of these are in use; then those that nobody used for FORGOTTEN_SECONDS. Whatever
+        others keep in use, nobody loses anything else within its share.
         """
-        if not self._is_above(limit_bytes):
-            return
-        sizes = await asyncio.to_thread(self._sizes_of_namespaces)
-        share_bytes = limit_bytes / max(len(sizes), 1)
-        for least_bytes in (share_bytes, 0):
-            by_use = await sorted_in_thread(self._artifacts, key=self._last_use)
+        holdings = await asyncio.to_thread(self._count_holdings)
+        self.collected.sizes = holdings.sizes
+        share_bytes = share_of(holdings.sizes, limit_bytes=limit_bytes)
+        by_use = await sorted_in_thread(self._artifacts, key=self._last_use)
+        for least_bytes, before_seconds in ((share_bytes, math.inf), (0.0, self._uses.now() - FORGOTTEN_SECONDS)):
             async for stored in in_steps(by_use):
-                if not self._is_above(limit_bytes):
-                    return
-                if stored.path not in self._gone and sizes[namespace_of(stored.path)] > least_bytes:
-                    await self._remove_artifact(stored)
-                    sizes[namespace_of(stored.path)] -= self._size_of(stored) if stored.path in self._gone else 0
+                if not self._is_above(limit_bytes) or self._last_use(stored) > before_seconds:
+                    break
+                if stored.path not in self._gone and holdings.sizes[namespace_of(stored.path)] > least_bytes:
+                    await self._remove_counted(stored, holdings=holdings)
 
-    def _sizes_of_namespaces(self) -> Counter[str]:
-        sizes: Counter[str] = Counter()
-        for stored in self._artifacts:
-            sizes[namespace_of(stored.path)] += self._size_of(stored)
-        return sizes
+    async def _remove_counted(self, stored: StoredObject, *, holdings: Holdings) -> None:
+        await self._remove_artifact(stored)
+        if stored.path in self._gone:
+            named = self._artifacts[stored]
+            holdings.remove(stored, named=named, left=frozenset(filter(self.is_loose, named)))
 
-    def _size_of(self, stored: StoredObject) -> int:
-        """Returns the size of a manifest and its blobs. Shared blobs count for each manifest."""
-        named = (self._blobs[path].size_bytes for path in self._artifacts[stored] if path in self._blobs)
-        return stored.size_bytes + sum(named)
+    def is_loose(self, path: str) -> bool:
+        """Returns whether a blob is there that no manifest names."""
+        return path in self._blobs and path not in self._gone and not self._references[path]
 
-    def _is_above(self, limit_bytes: int | None) -> bool:
-        return limit_bytes is not None and self.collected.size_bytes > limit_bytes
+    def _count_holdings(self) -> Holdings:
+        holdings = Holdings(self._blobs, coming=self._coming)
+        for stored, named in self._artifacts.items():
+            if stored.path not in self._gone:
+                holdings.add(stored, named=named)
+        # A copy: others send meanwhile, and this runs in a thread.
+        for path, holder in dict(self._holders).items():
+            if self.is_loose(path):
+                holdings.add_loose(self._blobs[path], holder=holder)
+        holdings.add_rest(self.collected.size_bytes)
+        return holdings
+
+    def _is_above(self, limit_bytes: float | None) -> bool:
+        return limit_bytes is not None and self.collected.size_bytes + self._coming_bytes > limit_bytes
 
     def _last_use(self, stored: StoredObject) -> float:
         return max(self._told_use(stored), self._uses.used_seconds(stored.path))
@@ -269,6 +310,9 @@ class _Sweep:
             self._references[path] -= 1
             if not self._references[path] and path in self._blobs:
                 await self._remove_blob(path)
+            if self.is_loose(path):
+                # It is in use: whoever had it named has it, until somebody else relies on it.
+                self._holders.setdefault(path, namespace_of(stored.path))
 
     async def _remove_blob(self, path: str) -> None:
         self.collected.blobs += await self._remove(self._blobs[path])

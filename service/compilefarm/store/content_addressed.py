@@ -83,16 +83,18 @@ class ContentAddressedStore(ArtifactStore):
     def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
         return self.blobs.staging(digest)
 
-    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
+    async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
+        del namespace
         await self.blobs.put_staged(blob, digest=digest)
 
-    async def reserve(self, coming: Mapping[str, int]) -> None:
+    async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
         """Passes: this store has no limit."""
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self.blobs.put(content, digest=digest)
 
-    async def find_missing(self, digests: Sequence[str]) -> list[str]:
+    async def find_missing(self, digests: Sequence[str], *, namespace: str | None = None) -> list[str]:
+        del namespace
         return await self.blobs.find_missing(digests)
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:

@@ -212,17 +212,19 @@ class EntryStore:
                 f"{self._size_limit_bytes}; have --cache-size-limit raised"
             )
 
-    async def reserve(self, coming: Mapping[str, int]) -> None:
+    async def reserve(self, coming: Mapping[str, int], *, namespace: str = "") -> None:
         """Passes if what is on its way may be put; makes room for it. A namespace that has no more than an equal share,
         with what is on its way, loses nothing.
 
         Args:
             coming: how many bytes, by namespace.
+            namespace: of who asks, which makes no difference: what is beyond a share can always go.
 
         Raises:
             StoreFull: there is none.
             StoreUnavailable: no room can be made.
         """
+        del namespace
         size_bytes = sum(coming.values())
         now_seconds = self._uses.now()
         is_swept = is_within(SWEEP_SECONDS, since_seconds=self._swept_seconds, now_seconds=now_seconds)
