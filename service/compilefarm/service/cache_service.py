@@ -39,13 +39,13 @@ class CacheCounts:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()
 
-    def note(self, cache: wire.TorchCache.ValueType, outcome: str) -> None:
-        """Counts a request."""
-        self.note_word(word_of_cache(cache), outcome)
+    def note(self, cache: wire.TorchCache.ValueType, outcome: str, count: int = 1) -> None:
+        """Counts requests."""
+        self.note_word(word_of_cache(cache), outcome, count)
 
-    def note_word(self, word: str, outcome: str) -> None:
-        """Counts a request for what lies beside torch's caches."""
-        self.requests[word, outcome] += 1
+    def note_word(self, word: str, outcome: str, count: int = 1) -> None:
+        """Counts requests for what lies beside torch's caches."""
+        self.requests[word, outcome] += count
 
 
 class NoCacheService(CacheServiceServicer):
@@ -190,8 +190,8 @@ class CacheService(CacheServiceServicer):
         if not self._answers.leaves_half(account, batch.size_bytes):
             return answer_of(batch.first.entry, None)
         self._counters.bytes_sent += batch.size_bytes
-        for cache in batch.ahead:
-            self._counts.note(cache, "ahead")
+        for cache, count in batch.ahead.items():
+            self._counts.note(cache, "ahead", count)
         return batch.answer
 
     def _require_writable(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,14 +29,14 @@ class EntryBatch:
 
     Attributes:
         first: the entry.
-        ahead: of which caches those are that come ahead.
+        ahead: how many come ahead, by cache.
         last: the name of the last one that comes ahead, or of the entry.
         answer: a FindEntryResponse with all, serialized.
         size_bytes: their bytes.
     """
 
     first: CheckedEntry
-    ahead: Sequence[TorchCache.ValueType]
+    ahead: Mapping[TorchCache.ValueType, int]
     last: EntryName
     answer: bytes
     size_bytes: int
@@ -76,8 +76,12 @@ class EntryBatches:
         trails = self._trails[name.namespaces]
         trails.note(name, reader=reader)
         names = (name, *trails.after(name, room_bytes=min(ahead_bytes, _MOST_AHEAD_BYTES)))
-        # Something that was written makes another batch.
-        batch = await self._batches.get((names, self._writes), load=partial(self._load, names))
+        # Something that was written makes another batch. One entry alone is kept by the store.
+        batch = await (
+            self._load(names)
+            if len(names) == 1
+            else self._batches.get((names, self._writes), load=partial(self._load, names))
+        )
         if batch is not None and batch.first.content is not None:
             trails.note_stored(name, size_bytes=len(batch.first.content))
             if batch.last != name:
@@ -99,11 +103,12 @@ class EntryBatches:
         if first is None:
             return None
         # At once where they have to be looked for; a task for each that is in memory takes longer than to find it.
-        await asyncio.gather(*(self._find(each) for each in following if not self._is_fresh(each)))
+        if absent := [each for each in following if not self._is_fresh(each)]:
+            await asyncio.gather(*map(self._find, absent))
         ahead = _fitting([await self._find(each) for each in following], room_bytes=_MOST_AHEAD_BYTES)
         return EntryBatch(
             first=first,
-            ahead=[each.entry.cache for each in ahead],
+            ahead=Counter(each.entry.cache for each in ahead),
             last=names[-1],
             answer=b"".join(each.answer for each in (first, *ahead)),
             size_bytes=sum(len(each.content or b"") for each in (first, *ahead)),

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from compilefarm.v1.cache_service_pb2 import TorchCache
 
@@ -20,9 +19,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryName:
-    """An entry, as a reader asks for it.
+class EntryName(NamedTuple):
+    """An entry, as a reader asks for it. A tuple: a lookup hashes the names of all that come ahead again and again, and
+    Python takes several times as long for a dataclass.
 
     Attributes:
         cache: of torch.
