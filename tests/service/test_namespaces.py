@@ -259,7 +259,7 @@ async def test_a_caller_that_is_moved_to_another_namespace_is_served_by_that(far
         ('namespaces = ["prod"]\n' + entry("a", role="read", namespace="dev"), "namespace is 'dev': use one of prod"),
         (
             'namespaces = ["prod"]\n' + entry("a", role="read", namespace="b").replace('namespace = "b"\n', ""),
-            "is None: use",
+            "it has no namespace: use one of prod",
         ),
         (entry("a", role="read", namespace="dev"), "the list does not say which there are"),
     ],

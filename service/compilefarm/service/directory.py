@@ -166,7 +166,8 @@ def _readable(table: Mapping[str, Any], *, namespaces: Sequence[str], where: str
         return EVERYBODYS
     namespace = table.get("namespace")
     if namespace not in namespaces:
-        raise _Unusable(f"{where}: namespace is {namespace!r}: use one of {', '.join(namespaces)}")
+        said = f"namespace is {namespace!r}" if "namespace" in table else "it has no namespace"
+        raise _Unusable(f"{where}: {said}: use one of {', '.join(namespaces)}")
     return tuple(reversed(namespaces[: namespaces.index(namespace) + 1]))
 
 
