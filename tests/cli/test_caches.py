@@ -16,6 +16,7 @@ from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches
+from compilefarm.core.signatures import new_signing_key
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
 from compilefarm.v1.admin_service_pb2 import CacheUsage, StatusResponse, Trust
@@ -101,6 +102,15 @@ def test_what_is_missing_is_told_with_a_remedy(
 def test_a_caller_without_a_role_for_them_is_told(role: str, state: str) -> None:
     status = StatusResponse(caches=CacheUsage(), trust=Trust(asks_callers=True, caller="pod", role=role))
     assert checks(status, ASKING | GRAPHS)["torch's caches: farm"].state == state
+
+
+def test_a_pod_that_trusts_keys_and_has_none_is_told_that_it_writes_nothing(tmp_path: Path) -> None:
+    name, trusting = "torch's caches: signatures", {"COMPILEFARM_TRUSTED_KEYS": new_signing_key().public.text}
+    assert name not in checks(KEEPING, ASKING | GRAPHS)
+    check = checks(KEEPING, ASKING | GRAPHS | trusting)[name]
+    assert (check.state, "COMPILEFARM_CACHE_SIGNING_KEY" in check.remedy) == ("warning", True)
+    signing = {"COMPILEFARM_CACHE_SIGNING_KEY": str(tmp_path / "key.pem")}
+    assert checks(KEEPING, ASKING | GRAPHS | trusting | signing)[name].state == "ok"
 
 
 def test_where_compilefarm_is_only_on_the_path_compile_workers_are_said_not_to_ask(

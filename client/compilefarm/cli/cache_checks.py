@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from compilefarm.cli.checks import Check, failed, ok, warning
 from compilefarm.cli.words import size_words
-from compilefarm.client.config import TORCH_CACHES, ConfigurationError, read_config
+from compilefarm.client.config import CACHE_SIGNING_KEY, TORCH_CACHES, ConfigurationError, read_config
 from compilefarm.v1.admin_service_pb2 import CacheUsage, StatusResponse, Trust
 
 _JOB = "TORCH_COMPILE_JOB_ID"
@@ -40,6 +40,9 @@ def check_caches(status: StatusResponse, *, environ: Mapping[str, str]) -> Itera
     yield _check_switches(environ)
     yield _check_compile_workers()
     yield _check_farm(status)
+    trust = read_config(environ).trust
+    if trust.trusted_keys or trust.trusted_cache_keys:
+        yield _check_signing(trust.cache_signing_key)
 
 
 def _kept_words(usage: CacheUsage) -> str:
@@ -102,6 +105,17 @@ def _check_farm(status: StatusResponse) -> Check:
     if not status.trust.asks_callers:
         return ok(name, "everybody may read and write entries")
     return _check_role(status.trust, name=name)
+
+
+def _check_signing(signing_key: str) -> Check:
+    name = "torch's caches: signatures"
+    if signing_key:
+        return ok(name, f"only signed entries are read, and those written are signed with {signing_key}")
+    return warning(
+        name,
+        "this machine trusts keys, so it reads only signed entries, and it has no key to sign with, so it writes none",
+        remedy=f"set {CACHE_SIGNING_KEY} to a key that readers trust, unless other machines write for this one",
+    )
 
 
 def _check_role(trust: Trust, *, name: str) -> Check:

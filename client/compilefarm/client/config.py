@@ -226,6 +226,7 @@ TORCH_CACHES = variable_of("torch_caches")
 TRUSTED_KEYS = variable_of("trusted_keys")
 TRUSTED_PACKAGE_KEYS = variable_of("trusted_package_keys")
 PACKAGE_SIGNING_KEY = variable_of("package_signing_key")
+CACHE_SIGNING_KEY = variable_of("cache_signing_key")
 DYNAMO = variable_of("dynamo")
 # What says how to trust the farm of this machine, and no other.
 TRUST = tuple(each.variable for each in settings_of(Trust))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from compilefarm.client.announcements import announce_defect
 from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import Clock
-from compilefarm.client.config import ClientConfig
+from compilefarm.client.config import CACHE_SIGNING_KEY, ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.read_ahead import ReadAhead
 from compilefarm.core.errors import FarmError, NotStored
@@ -50,6 +50,11 @@ class FarmCaches:
         """Writes an entry, if that can be done."""
         # It would take the place of one that is signed.
         if self._calls.lacks_signing_key:
+            self._tell_once(
+                "no_signing_key",
+                action="written",
+                why=f"this pod trusts keys, and has none to sign with: {CACHE_SIGNING_KEY} names it",
+            )
             return
         self._reads.forget(cache, key)
         with self._going_on("written"):
@@ -64,15 +69,15 @@ class FarmCaches:
             return
         except FarmError as error:
             self._connection.give_up(error)
-            self._tell(error, action=action)
+            self._tell_once(error.reason, action=action, why=str(error))
         except Exception as error:  # noqa: BLE001 - logged with its traceback; a compile goes on without its cache
             raise_interruption(error)
             announce_defect(error, where="torch's caches")
 
-    def _tell(self, error: FarmError, *, action: str) -> None:
-        if error.reason not in self._told:
-            self._told.add(error.reason)
+    def _tell_once(self, reason: str, *, action: str, why: str) -> None:
+        if reason not in self._told:
+            self._told.add(reason)
             _LOGGER.warning(
                 "compilefarm: entries of torch's caches are not %s, and torch goes on with local ones [%s]: %s",
-                *(action, error.reason, printable(" ".join(str(error).split()))),
+                *(action, reason, printable(" ".join(why.split()))),
             )

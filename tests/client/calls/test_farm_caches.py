@@ -284,13 +284,19 @@ def test_entries_that_no_trusted_key_has_signed_are_misses(
 
 
 def test_a_pod_that_wants_signatures_and_has_no_key_leaves_signed_entries_in_place(
-    farm: str, key_file: tuple[str, SigningKey]
+    farm: str, key_file: tuple[str, SigningKey], caplog: pytest.LogCaptureFixture
 ) -> None:
     path, key = key_file
     caches_at(farm, trust=Trust(cache_signing_key=path)).keep(FX_GRAPH, "key", b"signed")
     reader = caches_at(farm, trust=Trust(trusted_cache_keys=(key.public,)))
-    reader.keep(FX_GRAPH, "key", b"unsigned")
+    assert lines(caplog) == []
+    for name in ("key", "another"):
+        reader.keep(FX_GRAPH, name, b"unsigned")
     assert reader.find(FX_GRAPH, "key") == b"signed"
+    # Nothing that such pods write would ever be found, so it says so.
+    (line,) = lines(caplog)
+    assert "not written" in line
+    assert "COMPILEFARM_CACHE_SIGNING_KEY" in line
 
 
 def test_a_signature_is_good_for_one_name_alone(key_file: tuple[str, SigningKey]) -> None:
