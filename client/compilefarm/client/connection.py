@@ -190,7 +190,9 @@ class Connection:
             with state.lock:
                 # Not closed: another thread may be about to use it. It ends with its last user.
                 state.stubs = None
-                state.given_up = self._given_up(error)
+                # Calls that are refused meanwhile come here with that refusal: whoever asks often asks again, too.
+                if state.given_up is None or state.given_up.until <= self._clock.now():
+                    state.given_up = self._given_up(error)
 
     def close(self) -> None:
         """Closes the connection. A later call connects again."""

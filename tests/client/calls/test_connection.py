@@ -154,6 +154,21 @@ def test_an_address_is_left_alone_for_a_while_and_then_tried_again() -> None:
         connection.close()
 
 
+def test_a_pod_that_asks_often_meanwhile_does_not_put_the_next_attempt_off() -> None:
+    clock = FakeClock()
+    address = free_address()
+    connection = connect(address, clock=clock)
+    for _ in range(4):
+        error = refusal(connection)
+        # As those do that go on without a farm, such as torch's caches.
+        connection.give_up(error)
+        clock.seconds += 9
+    assert str(error).count("the next attempt is in 3 s") == str(error).count("attempt") == 1
+    with serving(FarmServicer(), address=address):
+        assert connection.stubs() is connection.stubs()
+        connection.close()
+
+
 def test_a_server_whose_answers_are_no_messages_is_left_alone() -> None:
     with foreign_service() as server:
         connection = connect(server.address)
