@@ -436,7 +436,7 @@ class SharesMachine(RuleBasedStateMachine):
             assert left[namespace] + largest_bytes > share_bytes
         if self.total(lying & before - stale) + sum(coming.values()) > LIMIT and self.clock() >= self.quiet_until:
             # What others left behind counts for who relied on it when room is made again.
-            for path in self.loose(lying) - self.loose(before - stale):
+            for path in (self.loose(lying) & before) - self.loose(before - stale):
                 left[self.owners[path]] -= self.total([path])
             for path in lying & self.named.keys():
                 assert self.is_used(path, within_seconds=FORGOTTEN_SECONDS)

@@ -274,10 +274,10 @@ class _Sweep:
     async def _remove_counted(self, stored: StoredObject, *, holdings: Holdings) -> None:
         await self._remove_artifact(stored)
         if stored.path in self._gone:
-            named, namespace = self._artifacts[stored], namespace_of(stored.path)
-            # Of those that stay, others may have relied on some last.
-            left = frozenset(path for path in named if self.is_loose(path) and self._holders[path] == namespace)
-            holdings.remove(stored, named=named, left=left)
+            named = self._artifacts[stored]
+            holdings.remove(stored, named=named)
+            for path in filter(self.is_loose, named):
+                holdings.add_loose(self._blobs[path], holder=self._holders[path])
 
     def is_loose(self, path: str) -> bool:
         """Returns whether a blob is there that no manifest names."""

@@ -68,19 +68,13 @@ class Holdings:
         owner = DEFAULT_NAMESPACE if self.sizes.keys() == {DEFAULT_NAMESPACE} else NOBODY
         self.sizes[owner] += size_bytes - self._counted_bytes
 
-    def remove(self, manifest: StoredObject, *, named: Set[str], left: Set[str]) -> None:
-        """Counts an artifact no more.
-
-        Args:
-            manifest: its manifest.
-            named: the paths of its blobs.
-            left: those of them that stay though no artifact names them.
-        """
+    def remove(self, manifest: StoredObject, *, named: Set[str]) -> None:
+        """Counts an artifact no more."""
         namespace = namespace_of(manifest.path)
         self.sizes[namespace] -= manifest.size_bytes
         for blob in self._there(named):
             self._named[namespace, blob.path] -= 1
-            if not self._named[namespace, blob.path] and blob.path not in left:
+            if not self._named[namespace, blob.path]:
                 self.sizes[namespace] -= blob.size_bytes
 
     def _there(self, named: Set[str]) -> Iterator[StoredObject]:
