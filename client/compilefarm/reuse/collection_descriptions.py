@@ -12,6 +12,8 @@ from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.description_texts import name_of, shortened
 from compilefarm.reuse.refusals import Unsayable
 
+# The order of a mapping that is empty.
+NO_KEYS = "[]"
 _ALIKE = "a set of objects that are described alike"
 _PLAIN_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
 # So many entries a mapping of its own class may have that is looked through.
@@ -58,7 +60,7 @@ def ranks_of_members(describer: Describes, members: Any) -> list[int]:
 def describe_order(describer: Describes, keys: list[Any]) -> str:
     """Describes keys in their order, which decides what popitem finds and no guard tells."""
     if not keys:
-        return "[]"
+        return NO_KEYS
     if all(type(each) is int for each in keys):
         # Hooks are numbered, by how many the process has had: only which comes before which is the same elsewhere.
         ranks = {key: rank for rank, key in enumerate(sorted(keys))}

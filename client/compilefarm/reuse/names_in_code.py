@@ -19,6 +19,7 @@ from compilefarm.torch_internals.operators import holds_operators
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_LOADS_GLOBALS = tuple(dis.opmap[name] for name in _GLOBALS)
 # Where the standard library lies, and what of it is written in C.
 _PYTHON = os.path.dirname(os.__file__)
 _OF_PYTHON = (
@@ -52,7 +53,7 @@ def chains_of(code: types.CodeType) -> Iterator[str]:
     """Globals that code names, with the attributes that it looks up on each ("torch.nn.functional.gelu"), and those
     that functions within it name."""
     chain: list[str] = []
-    for instruction in dis.get_instructions(code) if code.co_names else ():
+    for instruction in dis.get_instructions(code) if _loads_globals(code) else ():
         if instruction.opname in _ATTRIBUTES and chain:
             chain.append(instruction.argval)
             continue
@@ -64,6 +65,12 @@ def chains_of(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from chains_of(constant)
+
+
+def _loads_globals(code: types.CodeType) -> bool:
+    """Whether code itself may load globals. What data classes are given has many instructions, and loads none."""
+    operations = code.co_code[::2]
+    return any(each in operations for each in _LOADS_GLOBALS)
 
 
 def globals_loaded_by(code: types.CodeType) -> set[str]:
@@ -191,11 +198,11 @@ class Modules:
 
 def _by_file(imported: Iterable[object]) -> dict[str, types.ModuleType | None]:
     """Modules by their files; None for a file that several are of."""
-    modules = [each for each in imported if isinstance(each, types.ModuleType)]
-    named = [(file, each) for each in modules if type(file := each.__dict__.get("__file__")) is str]
-    known: dict[str, types.ModuleType | None] = dict(named)
-    for file, module in named:
-        if known[file] is not module:
+    known: dict[str, types.ModuleType | None] = {}
+    for each in imported:
+        if not isinstance(each, types.ModuleType) or type(file := each.__dict__.get("__file__")) is not str:
+            continue
+        if known.setdefault(file, each) is not each:
             known[file] = None
     return known
 

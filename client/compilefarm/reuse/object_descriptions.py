@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from compilefarm.reuse.called_functions import NAMES_OF_SLOTS
-from compilefarm.reuse.collection_descriptions import describe_members_of_set, describe_order
+from compilefarm.reuse.collection_descriptions import NO_KEYS, describe_members_of_set, describe_order
 from compilefarm.reuse.describing import Describes
 from compilefarm.reuse.description_texts import CONSTANTS, shortened
 from compilefarm.torch_internals.modules import hooks_in
@@ -30,10 +30,14 @@ _NOTHING_SET = f"+{shortened('')}"
 
 def describe_object(describer: Describes, value: Any) -> str:
     """Describes an object by its class, what is set on it, and the order of what it holds."""
-    text = describer.of_class(type(value))
-    if type(value) is dict:
-        # Most objects, and nothing can be set on these.
+    kind = type(value)
+    text = describer.of_class(kind)
+    if kind is dict:
+        # Nothing can be set on these.
         return text if id(value) in describer.read_by_name else f"{text}:{describe_order(describer, _keys_of(value))}"
+    if kind is collections.OrderedDict and not value and not value.__dict__:
+        # Half of all objects: modules have such for hooks of many kinds.
+        return f"{text}:{NO_KEYS}{_NOTHING_SET}"
     if isinstance(value, (set, frozenset)) and len(value) > 1:
         text = f"{text}:{','.join(describe_members_of_set(describer, value, describer.member))}"
     # Variables and modules that are read are compared by their names. Who goes through all variables publishes

@@ -106,18 +106,22 @@ def sources_of(
     """
     sources: list[Source] = []
     ranks_of = functools.cache(ranks_of)
-    for record in records:
-        values = values_of(record.fields, sources=sources)
+    # Layers of one class name what they hold alike.
+    known_names: set[str] = set()
+    for kind, fields in records:
+        values = values_of(fields, sources=sources)
         if "global_name" in values:
             values["global_name"] = names.get(values["global_name"], values["global_name"])
         for name in _NAMES.intersection(values):
-            _require_name(values[name])
-        if record.kind not in _LASTING:
-            raise Differs(f"{record.kind} is no source that is recorded")
-        if record.kind == _MEMBER:
+            text = values[name]
+            if type(text) is not str or text not in known_names:
+                known_names.add(_checked_name(text))
+        if kind not in _LASTING:
+            raise Differs(f"{kind} is no source that is recorded")
+        if kind == _MEMBER:
             values["index"] = _place_in_set(values, ranks_of)
         try:
-            sources.append(build_source(record.kind, values))
+            sources.append(build_source(kind, values))
         except ValueError as error:
             raise Differs(str(error)) from error
     return sources
@@ -133,9 +137,15 @@ def _place_in_set(values: Mapping[str, Any], ranks_of: Callable[[Source], Sequen
 
 def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str, Any]:
     """Returns arguments as values."""
-    return {name: value_of(value) if source is None else sources[source] for name, value, source in fields}
+    # Most are a source, or a text that names what stands on one.
+    return {
+        name: sources[source] if source is not None else value if type(value) is str else value_of(value)
+        for name, value, source in fields
+    }
 
 
-def _require_name(text: Any) -> None:
-    if text and not _NAME.fullmatch(str(text)):
-        raise Differs(f"{text!r} is no name")
+def _checked_name(value: Any) -> str:
+    text = str(value)
+    if value and not _NAME.fullmatch(text):
+        raise Differs(f"{value!r} is no name")
+    return text

@@ -111,11 +111,13 @@ def verify_guards(
         places = [sources[record.source] for record in variant.types]
         values = [(_follow(live, place), id(place) in guarded) for place in places]
         for place, record, found in zip(places, variant.types, describer.of_places(values), strict=True):
-            _require(found, record.expected, place)
+            if found != record.expected:
+                raise _another(place)
         for size in variant.sizes:
             _require_sizes(_follow(live, sources[size.source]), size, sources[size.source])
         for guard, expected in on_values:
-            _require(shortened(describe_guarded(guard, _follow(live, guard.source), describer)), expected, guard.source)
+            if shortened(describe_guarded(guard, _follow(live, guard.source), describer)) != expected:
+                raise _another(guard.source)
     except Unsayable as error:
         raise Differs(str(error)) from error
     return TracedGuards(
@@ -168,9 +170,8 @@ def _follow(scope: Scope, source: Source) -> Any:
         raise Differs(f"{source.name} is not there ({type(error).__name__})") from error
 
 
-def _require(found: str, expected: str, source: Source) -> None:
-    if found != expected:
-        raise Differs(f"{source.name} is another")
+def _another(source: Source) -> Differs:
+    return Differs(f"{source.name} is another")
 
 
 def _require_sizes(tensor: Any, record: SizeRecord, source: Source) -> None:
