@@ -971,3 +971,19 @@ def takes_out_of_a_set_that_it_makes(x: torch.Tensor, name: str) -> torch.Tensor
 @unsaid
 def a_member_that_is_taken_out_of_a_set_that_is_written_in_the_code(_: bool) -> Iterator[Any]:
     yield takes_out_of_a_set_that_it_makes, (X, "none")
+
+
+def compares_sets(x: torch.Tensor, given: dict[str, int], known: dict[str, int]) -> torch.Tensor:
+    if set(given) < set(known):
+        return x * 2
+    return x * (3 if set(known) > set(given) or set(known) < set(given) else 4)
+
+
+@case
+def a_key_less_than_those_that_are_compared_as_a_set(changed: bool) -> Iterator[Any]:
+    yield compares_sets, (X, {"a": 1, "b": 1}, {"a": 1, "b": 1} if changed else {"a": 1, "b": 1, "c": 1})
+
+
+@case
+def another_key_than_those_that_are_compared_as_a_set(changed: bool) -> Iterator[Any]:
+    yield compares_sets, (X, {"a": 1, "e" if changed else "b": 1}, {"a": 1, "b": 1, "c": 1})

@@ -58,6 +58,9 @@ _WITHOUT_ORDER = frozenset(
         "realize_key_vt", "remove", "sq_length_impl", "tp_richcompare_impl", "vt_identity_compare",
     }
 )  # fmt: skip
+# How the general method for all others is told which one it stands for, and those of its that say nothing of the order.
+_BY_NAME = "call_method"
+_COMPARISONS = frozenset({"__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__"})
 # Where a trace makes sets (torch/_dynamo/symbolic_convert.py, variables/builtin.py, variables/sets.py).
 _MAKING_SETS = frozenset({"BUILD_SET", "call_set", "call_frozenset", "_new_set"})
 # Where Python is given a set, which has the order of this process.
@@ -68,7 +71,7 @@ _WITHIN_FUNCTIONS = frozenset({"guarded_method", "get_function", "_get_function_
 # Where a set that is written in code takes its members, which Python keeps in a constant of its own, a set, too
 # (torch/_dynamo/symbolic_convert.py, variables/base.py, variables/sets.py).
 _OF_LITERALS = "SET_UPDATE"
-_TAKING_MEMBERS = frozenset({"update", "_operand_keys", "__call__", "call_method"})
+_TAKING_MEMBERS = frozenset({"update", "_operand_keys", "__call__", _BY_NAME})
 # By these names it is told what asks for the members of a set: a release that has others is to be looked at.
 NAMES_OF_FRAMES = _WITHOUT_ORDER | _MAKING_SETS | _OF_PYTHON | _WITHIN_FUNCTIONS | {_OF_LITERALS, *_TAKING_MEMBERS}
 
@@ -202,7 +205,7 @@ def watching_orders(on_order: Callable[[Source | None], None]) -> Iterator[None]
             # Its members are in the order of that constant from now on, for which it is asked once somebody takes it.
             made.pop(id(literal), None)
             return found
-        is_asked = len(found) > 1 and names[-1] not in _WITHOUT_ORDER
+        is_asked = len(found) > 1 and names[-1] not in _WITHOUT_ORDER and not _compares(asking)
         is_in_order = id(variable) in made and _OF_PYTHON.isdisjoint(names)
         is_alike = variable.source is None and all(map(_is_whole_number, found))
         if is_asked and not is_in_order and not is_alike:
@@ -228,6 +231,11 @@ def _literal_under_way(frame: FrameType | None) -> Any:
     while frame is not None and frame.f_code.co_name in _TAKING_MEMBERS:
         frame = frame.f_back
     return frame.f_locals["obj"] if frame is not None and frame.f_code.co_name == _OF_LITERALS else None
+
+
+def _compares(frame: FrameType) -> bool:
+    """Whether a frame asks for the members of sets to compare them (until 2.12)."""
+    return frame.f_code.co_name == _BY_NAME and frame.f_locals.get("name") in _COMPARISONS
 
 
 def _is_whole_number(member: Any) -> bool:
