@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import StoreFull
+from compilefarm.store import collector
 from compilefarm.store.collector import FORGOTTEN_SECONDS, Collected
 from compilefarm.store.counting import SMALLEST_OBJECT_BYTES, counted_bytes
 from compilefarm.store.layout import BLOBS, MANIFESTS, STAGING, blob_path, manifest_path, namespace_of
@@ -243,6 +244,16 @@ async def test_what_was_sent_before_a_restart_may_be_of_whoever_sends_more(tmp_p
             await upload(store, content_of("one more"), namespace="greedy")
     assert await kept(store, "first", "second", namespace="prod") == ["first", "second"]
     assert (await store.usage()).size_bytes <= LIMIT
+
+
+async def test_of_too_many_tensors_it_is_forgotten_whose_they_are(
+    store: LimitedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "_MOST_HOLDERS", 1)
+    await fill(store, namespace="greedy")
+    # As after a restart, they may be its own.
+    with pytest.raises(StoreFull):
+        await upload(store, content_of("of prod"), namespace="prod")
 
 
 @pytest.mark.parametrize(("owner", "left"), [("prod", ["first"]), ("", [])])

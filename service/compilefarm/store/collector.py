@@ -46,6 +46,8 @@ SET_ASIDE_SECONDS = 7 * 24 * 3600.0
 # Of what nobody used for so long, nobody has a share: there may be namespaces of which nobody is left.
 FORGOTTEN_SECONDS = 7 * 24 * 3600.0
 NOTHING_COMING: Mapping[str, int] = {}
+# Of so many blobs that no manifest may name it is remembered whose they are: some 15 MB.
+_MOST_HOLDERS = 50_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,12 +86,18 @@ class Collector:
         self._uses = uses
         # The manifests that were read and the paths of their blobs. They do not change, but one may follow another.
         self._read: dict[StoredObject, frozenset[str]] = {}
-        # For whom blobs were sent or found last, by path, as long as no manifest names them.
+        # For whom blobs were sent or found last, by path, the latest last; what manifests name goes with each look.
         self._holders: dict[str, str] = {}
 
     def note_holders(self, digests: Iterable[str], *, namespace: str) -> None:
-        """Has blobs count for a namespace that relies on them, as long as no manifest names them."""
-        self._holders.update(dict.fromkeys(map(blob_path, digests), namespace))
+        """Has blobs count for a namespace that relies on them, as long as no manifest names them. Of too many, the
+        earliest count as nobody's.
+        """
+        for path in map(blob_path, digests):
+            self._holders.pop(path, None)
+            self._holders[path] = namespace
+        while len(self._holders) > _MOST_HOLDERS:
+            del self._holders[next(iter(self._holders))]
 
     async def collect(
         self,
@@ -141,7 +149,7 @@ class Collector:
         if not dry_run:
             async for path in in_steps(holders):
                 if not sweep.is_loose(path):
-                    del self._holders[path]
+                    self._holders.pop(path, None)
             await self._remove_notes(told, kept=await asyncio.to_thread(_notes_of, (manifests, blobs)))
             keys = await asyncio.to_thread(_keys_of, manifests)
             await CheckStore(self._backend).forget(before_seconds=self._uses.now() - KEPT_SECONDS, but=keys)
@@ -277,7 +285,7 @@ class _Sweep:
             named = self._artifacts[stored]
             holdings.remove(stored, named=named)
             for path in filter(self.is_loose, named):
-                holdings.add_loose(self._blobs[path], holder=self._holders[path])
+                holdings.add_loose(self._blobs[path], holder=self._holders.get(path, namespace_of(stored.path)))
 
     def is_loose(self, path: str) -> bool:
         """Returns whether a blob is there that no manifest names."""
