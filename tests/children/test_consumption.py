@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import mmap
 import os
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -20,7 +16,7 @@ import pytest
 from compilefarm.core.errors import ProcessDied
 from compilefarm.v1.child_pb2 import ChildTask
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
-from compilefarm.worker import fork_server, process
+from compilefarm.worker import process
 from compilefarm.worker.consumption import _entries_in, disk_bytes, memory_bytes, resident_bytes
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
@@ -74,46 +70,6 @@ async def test_connections_count_that_nobody_has_accepted(sandbox: Sandbox | Non
         failure = await supervisor.run(JOB, on_phase=lambda _: None)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUT_OF_MEMORY
-
-
-async def test_what_processes_have_counts_that_are_others_each_moment(
-    sandbox: Sandbox | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # They had a gigabyte and a half for as long as they liked, with a limit of a fifth of it.
-    if sandbox is None:
-        pytest.skip("nobody can stop all of them at once to look at them")
-
-    def measured(pids: Collection[int]) -> int:
-        # On a busy machine it takes a while until those are looked at that were found.
-        time.sleep(0.2)
-        return resident_bytes(pids)
-
-    monkeypatch.setattr(process, "resident_bytes", measured)
-    child = child_settings("take-in-turns", memory_bytes=_LIMIT_BYTES, sandbox=sandbox)
-    async with supervising(child) as supervisor, asyncio.timeout(60):
-        failure = await supervisor.run(JOB, on_phase=lambda _: None)
-    assert isinstance(failure, CompileFailure)
-    assert failure.kind == FAILURE_KIND_OUT_OF_MEMORY
-
-
-async def test_a_child_goes_on_whose_processes_come_and_go(
-    sandbox: Sandbox | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped: list[int] = []
-
-    @contextmanager
-    def noted(self: fork_server._IdleSandbox, outside: int) -> Iterator[None]:
-        with stop(self, outside):
-            stopped.append(outside)
-            yield
-
-    stop = fork_server._IdleSandbox.stopped
-    monkeypatch.setattr(fork_server._IdleSandbox, "stopped", noted)
-    child = child_settings("start-many", memory_bytes=_LIMIT_BYTES, sandbox=sandbox)
-    async with supervising(child) as supervisor:
-        artifact = await supervisor.run(JOB, on_phase=lambda _: None)
-    assert not isinstance(artifact, CompileFailure)
-    assert bool(stopped) is (sandbox is not None)
 
 
 async def test_what_a_child_has_is_measured_before_its_task_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from compilefarm.store import collector
 from compilefarm.store.collector import FORGOTTEN_SECONDS, Collected
 from compilefarm.store.counting import SMALLEST_OBJECT_BYTES, counted_bytes
 from compilefarm.store.layout import BLOBS, MANIFESTS, STAGING, blob_path, manifest_path, namespace_of
-from compilefarm.store.limited import KEPT_SHARE, RETRY_SECONDS, LimitedStore
+from compilefarm.store.limited import KEPT_SHARE, MOST_SHARE, RETRY_SECONDS, LimitedStore
 from compilefarm.store.opening import open_store
 from compilefarm.store.shares import share_of
 from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
@@ -154,6 +154,40 @@ async def test_who_has_less_than_its_share_may_write_whatever_others_keep_in_use
     await put(store, "last", namespace="prod")
     assert await kept(store, "first", "second", *names, "last", namespace="prod") == [*names, "last"]
     assert await store.find_missing(sent) == []
+
+
+async def test_uploads_of_however_many_fill_twice_the_limit_at_most(store: LimitedStore) -> None:
+    # Each may have its share of what others keep in use: all of it, a half, a third, ...
+    for number in range(16):
+        await fill(store, namespace=f"team {number}")
+    assert 1.5 * LIMIT < (await store.usage()).size_bytes <= MOST_SHARE * LIMIT
+    with pytest.raises(StoreFull, match="may hold 110000, it holds more, and all of that is in use"):
+        await upload(store, content_of("of one more"), namespace="one more")
+
+
+async def test_who_goes_away_while_room_is_made_takes_nothing_from_others(
+    store: LimitedStore, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, "a", "b", "c", "d", namespace="prod")
+    clock.move(2 * LEASE_SECONDS)
+    reads, begun, goes_on = type(store._backend).list_area, asyncio.Event(), asyncio.Event()
+
+    async def list_slowly(backend: Any, area: str) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await reads(backend, area)
+
+    monkeypatch.setattr(type(store._backend), "list_area", list_slowly)
+    first, second = (
+        asyncio.create_task(store.reserve({"prod": LIMIT // 2}, namespace="prod"), name=name) for name in ("1", "2")
+    )
+    await begun.wait()
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    goes_on.set()
+    await second
+    assert (await store.usage()).size_bytes <= LIMIT // 2
 
 
 async def test_who_is_alone_may_fill_a_store_and_gives_room_to_who_comes_later(

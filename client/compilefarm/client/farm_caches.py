@@ -53,7 +53,7 @@ class FarmCaches:
             self._tell_once(
                 "no_signing_key",
                 action="written",
-                why=f"this pod trusts keys, and has none to sign with: {CACHE_SIGNING_KEY} names it",
+                why=f"this pod trusts keys, and has none to sign with: {CACHE_SIGNING_KEY} names it; others' are read",
             )
             return
         self._reads.forget(cache, key)

@@ -106,16 +106,12 @@ def sources_of(
     """
     sources: list[Source] = []
     ranks_of = functools.cache(ranks_of)
-    # Layers of one class name what they hold alike.
-    known_names: set[str] = set()
     for kind, fields in records:
         values = values_of(fields, sources=sources)
         if "global_name" in values:
             values["global_name"] = names.get(values["global_name"], values["global_name"])
         for name in _NAMES.intersection(values):
-            text = values[name]
-            if type(text) is not str or text not in known_names:
-                known_names.add(_checked_name(text))
+            _require_name(values[name])
         if kind not in _LASTING:
             raise Differs(f"{kind} is no source that is recorded")
         if kind == _MEMBER:
@@ -144,8 +140,12 @@ def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str
     }
 
 
-def _checked_name(value: Any) -> str:
-    text = str(value)
-    if value and not _NAME.fullmatch(text):
-        raise Differs(f"{value!r} is no name")
-    return text
+def _require_name(text: Any) -> None:
+    if text and not _is_name(str(text)):
+        raise Differs(f"{text!r} is no name")
+
+
+# Layers of one class name what they hold alike.
+@functools.lru_cache(maxsize=10_000)
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None

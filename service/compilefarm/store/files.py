@@ -102,8 +102,9 @@ def sweep(folder: Path) -> None:
         OSError: the folder cannot be read.
     """
     for path in folder.iterdir():
-        # Somebody writes it, or has just removed it.
-        with suppress(BlockingIOError, FileNotFoundError), open(path, "rb") as file:
+        # Somebody writes it or has just removed it, it is none of ours, or the file system has no locks. Those of NFS
+        # want a file that is open for writing.
+        with suppress(OSError), open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
             _log.info("removed %s, which a service that was killed had not finished", path)
@@ -111,8 +112,9 @@ def sweep(folder: Path) -> None:
 
 def _open_new(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, "xb")  # noqa: SIM115 - it is handed over
-    # It ends with this process. Where the file system has no locks, nobody sweeps.
+    file = open(path, "x+b")  # noqa: SIM115 - it is handed over
+    # It ends with this process. Where the file system has no locks, nobody sweeps; those of NFS want a file that is
+    # open for reading.
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_SH)
     if path.exists():

@@ -25,6 +25,8 @@ from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 # So much is left when there was too much, with what is on its way, so that not every write has to make room.
 KEPT_SHARE = 0.9
+# So much of the limit uploads may fill at most, of those who have less than their share while others keep all in use.
+MOST_SHARE = 2.0
 # When everything is in use, it is tried again after this time.
 RETRY_SECONDS = 60.0
 _logger = logging.getLogger(__name__)
@@ -111,11 +113,10 @@ class LimitedStore(ArtifactStore):
         share_bytes = self._share_beyond_limit(coming, namespace=namespace)
         if share_bytes is not None:
             whose = f"namespace {namespace!r}" if namespace else "this namespace"
-            raise StoreFull(
-                f"the store has no room for {size_bytes} bytes more: it may hold {self._size_limit_bytes}, the share "
-                f"of {whose} is {share_bytes:.0f} of them, and what is beyond shares is in use; compile locally, ask "
-                "again when some was not used for an hour, or have --store-size-limit raised"
-            )
+            share = f"the share of {whose} is {share_bytes:.0f} of them"
+            raise self._full(size_bytes, f"{share}, and what is beyond shares is")
+        if self._backend.size_bytes + size_bytes > MOST_SHARE * self._size_limit_bytes:
+            raise self._full(size_bytes, "it holds more, and all of that is")
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self._store.put_blob(content, digest=digest)
@@ -161,10 +162,17 @@ class LimitedStore(ArtifactStore):
     async def has_room(self) -> None:
         """Waits while room is being made."""
         if self._making_room is not None:
-            await self._making_room
+            # Whoever goes away meanwhile takes nothing from others.
+            await asyncio.shield(self._making_room)
 
     def _is_above(self, further_bytes: int = 0) -> bool:
         return self._backend.size_bytes + further_bytes > self._size_limit_bytes
+
+    def _full(self, size_bytes: int, why: str) -> StoreFull:
+        return StoreFull(
+            f"the store has no room for {size_bytes} bytes more: it may hold {self._size_limit_bytes}, {why} in use; "
+            "compile locally, ask again when some was not used for an hour, or have --store-size-limit raised"
+        )
 
     def _share_beyond_limit(self, coming: Mapping[str, int], *, namespace: str) -> float | None:
         """The share of a namespace that would have more, with what is on its way; None if it would not. What nobody is

@@ -12,38 +12,22 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 # A process that was killed ends at once, unless the kernel has it wait for a device.
 _LIMIT_SECONDS = 5.0
-# States of proc(5).
-_STILL = "TtZX"
-_WAITING = "D"
 
 
 def descendants_of(pids: Collection[int], *, apart_from: Collection[int] = ()) -> set[int]:
     """Returns the descendants of some processes, without those below `apart_from`."""
-    return _below(pids, dict(_parents()), apart_from=apart_from)
-
-
-def have_changed(pids: Collection[int], *, since: Collection[int]) -> bool:
-    """Returns whether others descend from some processes than before, or that cannot be told, because one ends at this
-    moment.
-    """
     parents = dict(_parents())
-    return None in parents.values() or _below(pids, parents) != since
-
-
-def are_still(pids: Collection[int], *, may_wait: bool) -> bool:
-    """Returns whether none of some processes goes on: each was stopped, or has ended.
-
-    Args:
-        pids: the processes.
-        may_wait: whether one counts, too, that waits for what no signal interrupts, as for a process that it starts.
-    """
-    still = f"{_STILL}{_WAITING}" if may_wait else _STILL
-    return all(stat is None or stat[0] in still for stat in map(_stat, pids))
+    found: set[int] = set()
+    more = set(pids)
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more and pid not in apart_from} - found
+        found |= more
+    return found
 
 
 def kill_descendants(children: Collection[int]) -> None:
@@ -70,27 +54,10 @@ def _wait(pid: int, *, until: float) -> None:
             os.close(handle)
 
 
-def _below(pids: Collection[int], parents: Mapping[int, int | None], *, apart_from: Collection[int] = ()) -> set[int]:
-    found: set[int] = set()
-    more = set(pids)
-    while more:
-        more = {pid for pid, parent in parents.items() if parent in more and pid not in apart_from} - found
-        found |= more
-    return found
-
-
-def _parents() -> Iterator[tuple[int, int | None]]:
-    """Yields each process and its parent; None if it ended meanwhile."""
+def _parents() -> Iterator[tuple[int, int]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            stat = _stat(int(entry.name))
-            yield int(entry.name), None if stat is None else int(stat[1])
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Returns what proc(5) tells of a process, from its state on; None if it has ended."""
-    try:
-        # The name, in parentheses, may hold anything.
-        return Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+            # It may end meanwhile. The name, in parentheses, may hold anything.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                stat = (entry / "stat").read_text(errors="replace")
+                yield int(entry.name), int(stat.rpartition(")")[2].split()[1])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import signal
 import socket
-import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process, SubprocessStreamProtocol
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any, TypeVar
 
 from compilefarm.worker.child_variables import child_variables
 from compilefarm.worker.control_groups import ControlGroup
-from compilefarm.worker.descendants import are_still, descendants_of, have_changed
+from compilefarm.worker.descendants import descendants_of
 from compilefarm.worker.interpreters import copy_in_memory
 from compilefarm.worker.sandbox import FOLDER, Sandbox
 from compilefarm.worker.scratch import ScratchFolder
@@ -29,11 +27,6 @@ _PIPE_BYTES = 64 * 1024
 _TAIL_BYTES = 16 * 1024
 # A process that was killed ends at once, unless the kernel has it wait for a device.
 _LINGER_SECONDS = 5.0
-# A process stops as soon as it gets a processor, which hundreds may want.
-_STOP_SECONDS = 20.0
-_STOP_STEP_SECONDS = 0.001
-# One that waits for what no signal interrupts may be forking; that does not take so long.
-_WAIT_SECONDS = 1.0
 
 _T = TypeVar("_T")
 
@@ -80,27 +73,8 @@ class ForkedChild:
 
     def pids(self) -> set[int]:
         """Returns the process numbers of the child and its descendants, as seen from this process."""
-        return self._heads | descendants_of(self._heads)
-
-    def look(self, find: Callable[[set[int]], _T | None]) -> _T | None:
-        """Returns what is found by looking at the child and its descendants, whose numbers `find` gets, in a thread.
-
-        Where others came or went meanwhile it is looked again, while nothing goes on in the sandbox: what a process has
-        that is another one each moment would never be seen. Without a sandbox nobody can stop all of them at once.
-
-        Raises:
-            OSError: they cannot be stopped.
-        """
-        found = find(pids := self.pids())
-        sandbox = self._idle_sandbox
-        if found is not None or sandbox is None or not have_changed(self._heads, since=pids - self._heads):
-            return found
-        with sandbox.stopped(self.pid):
-            return find(self.pids())
-
-    @property
-    def _heads(self) -> set[int]:
-        return {self.pid} if self._idle_sandbox is None else {self.pid, self._idle_sandbox.pid}
+        heads = {self.pid} if self._idle_sandbox is None else {self.pid, self._idle_sandbox.pid}
+        return heads | descendants_of(heads)
 
     async def wait(self) -> int:
         """Waits for the end; returns the exit status, or the negative number of the signal that killed the child."""
@@ -442,45 +416,6 @@ class _IdleSandbox:
     def pid(self) -> int:
         """The process number of bubblewrap, the ancestor of all processes inside."""
         return self._started.process.pid
-
-    @contextlib.contextmanager
-    def stopped(self, outside: int) -> Iterator[None]:
-        """Stops all processes inside but the first, at once, for as long as the context lasts. To be used in a thread.
-
-        Args:
-            outside: the process that one inside was forked from.
-
-        Raises:
-            OSError: they do not stop.
-        """
-        begun = time.monotonic()
-        # None, when it has ended, and all others with it.
-        name = self._name()
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.first, signal.SIGUSR1)
-        try:
-            while self._name() == name is not None or not self._is_still(outside, since=begun):
-                if time.monotonic() > begun + _STOP_SECONDS:
-                    raise OSError(errno.ETIMEDOUT, "its processes cannot be stopped to be looked at")
-                time.sleep(_STOP_STEP_SECONDS)
-            yield
-        finally:
-            for pid in descendants_of({outside, self.first_pid}):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-
-    def _is_still(self, outside: int, *, since: float) -> bool:
-        """Returns whether all inside have stopped. One that was being forked then stops when it is there."""
-        inside = descendants_of(heads := {outside, self.first_pid})
-        may_wait = time.monotonic() > since + _WAIT_SECONDS
-        return are_still(inside, may_wait=may_wait) and descendants_of(heads) == inside
-
-    def _name(self) -> str | None:
-        """How the first process calls itself; None if it has ended."""
-        try:
-            return Path(f"/proc/{self.first_pid}/comm").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return None
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -17,24 +17,13 @@ import struct
 # What a program has to be that is run in a sandbox only so that others can join it: it says when the sandbox is there.
 # As the first process there, it is the parent of all that lose theirs, and has the kernel forget them when they end. It
 # leaves no core, see below, and closes its memory (PR_SET_DUMPABLE): a child could have it run what it likes otherwise
-# (/proc/1/mem), without the limits that the child has. At a signal it stops all others, which nobody outside can do at
-# once, and says by another name (PR_SET_NAME) that it has.
+# (/proc/1/mem), without the limits that the child has.
 PLACEHOLDER = """
 import ctypes, os, resource, signal, sys
-libc, times = ctypes.CDLL(None), 0
-def stop_all(*_):
-    global times
-    times += 1
-    try:
-        os.kill(-1, signal.SIGSTOP)
-    except ProcessLookupError:
-        pass
-    libc.prctl(15, b"stopped %d" % times, 0, 0, 0)
 resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-if libc.prctl(4, 0, 0, 0, 0) != 0:
+if ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) != 0:
     sys.exit("the memory of the first process cannot be closed")
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-signal.signal(signal.SIGUSR1, stop_all)
 os.write(1, b".")
 while True:
     signal.pause()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from compilefarm.core.contents import Content
@@ -260,17 +259,15 @@ class ChildProcess:
             self._is_watched.set()
             while self._excess is None:
                 await asyncio.sleep(self._settings.sample_seconds)
-                self._excess = await asyncio.to_thread(
-                    self._forked.look, partial(self._find_excess, memory_at_first=at_first)
-                )
+                self._excess = await asyncio.to_thread(self._find_excess, at_first)
         except Exception as error:  # noqa: BLE001 - a child that nobody watches goes no further
             self._excess = ChildDied(f"what it takes cannot be seen: {error!r}")
         finally:
             self._is_watched.set()
         self._forked.kill()
 
-    def _find_excess(self, pids: Collection[int], *, memory_at_first: int) -> ChildDied | None:
-        settings = self._settings
+    def _find_excess(self, memory_at_first: int) -> ChildDied | None:
+        settings, pids = self._settings, self._forked.pids()
         # Both first, since they decide how long the rest takes.
         if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
             return ChildDied(f"it became more than {settings.most_tasks} processes and threads")

@@ -362,28 +362,6 @@ def _process_with_memory() -> int:
     return pid
 
 
-def _change_places() -> None:
-    """Has a file in memory grow that one process has, which is another one each moment."""
-    file, size_bytes = os.memfd_create("file"), 0
-    while True:
-        if size_bytes < _TAKEN_BYTES:
-            size_bytes += os.pwrite(file, bytes(_LARGE_BYTES // 16), size_bytes)
-        if os.fork() != 0:
-            os._exit(0)
-
-
-def _take_in_turns(pipe: BinaryIO) -> None:
-    if os.fork() == 0:
-        _change_places()
-    _hang(pipe)
-
-
-def _start_many(pipe: BinaryIO) -> None:
-    for _ in range(200):
-        subprocess.run(["/bin/true"], check=True)
-    _compile(pipe)
-
-
 def _file() -> object:
     with tempfile.NamedTemporaryFile(delete=False) as file:
         file.write(bytes(_LARGE_BYTES))
@@ -624,8 +602,6 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-sockets": lambda pipe: _take(pipe, _full_sockets),
     "take-datagrams": lambda pipe: _take(pipe, _datagrams),
     "take-waiting-connections": lambda pipe: _take(pipe, _waiting_connections),
-    "take-in-turns": _take_in_turns,
-    "start-many": _start_many,
     "take-addresses": lambda pipe: _take(pipe, _addresses),
     "take-files": lambda pipe: _take(pipe, _file),
     "take-files-without-a-name": lambda pipe: _take(pipe, _file_without_a_name),
