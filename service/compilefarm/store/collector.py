@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 from compilefarm.core.artifacts import blobs_of
@@ -60,7 +60,6 @@ class Collected:
         damaged: how many damaged objects that were set aside.
         freed_bytes: the size of all of them.
         size_bytes: the size of what is left.
-        sizes: of what each namespace has of it, and on its way, if there is a limit (see `Holdings`).
     """
 
     artifacts: int = 0
@@ -68,7 +67,6 @@ class Collected:
     damaged: int = 0
     freed_bytes: int = 0
     size_bytes: int = 0
-    sizes: Mapping[str | None, int] = field(default_factory=dict)
 
 
 class Collector:
@@ -78,12 +76,16 @@ class Collector:
         backend: where everything lies; it counts blobs, manifests, checks and what was set aside.
         manifests: its manifests.
         uses: the leases of objects.
+
+    Attributes:
+        sizes: of what each namespace had left and on its way, when there was a limit last (see `Holdings`).
     """
 
     def __init__(self, backend: CountingBackend, *, manifests: ManifestStore, uses: Uses) -> None:
         self._backend = backend
         self._manifests = manifests
         self._uses = uses
+        self.sizes: Mapping[str | None, int] = {}
         # The manifests that were read and the paths of their blobs. They do not change, but one may follow another.
         self._read: dict[StoredObject, frozenset[str]] = {}
         # For whom blobs were sent or found last, by path, the latest last; what manifests name goes with each look.
@@ -145,10 +147,10 @@ class Collector:
         await sweep.remove_damaged(damaged.values(), limit_bytes=limit_bytes)
         await sweep.remove_checks(checks.values(), limit_bytes=limit_bytes)
         if limit_bytes is not None:
-            await sweep.evict(limit_bytes=limit_bytes)
+            self.sizes = await sweep.evict(limit_bytes=limit_bytes)
         if not dry_run:
             async for path in in_steps(holders):
-                if not sweep.is_loose(path):
+                if path in blobs and not sweep.is_loose(path):
                     self._holders.pop(path, None)
             await self._remove_notes(told, kept=await asyncio.to_thread(_notes_of, (manifests, blobs)))
             keys = await asyncio.to_thread(_keys_of, manifests)
@@ -263,13 +265,12 @@ class _Sweep:
                 await self._backend.delete(stored.path)
             self._count(stored)
 
-    async def evict(self, *, limit_bytes: float) -> None:
+    async def evict(self, *, limit_bytes: float) -> Mapping[str | None, int]:
         """Removes the artifacts that were used least recently of namespaces that have more than their share, until the
         limit is kept or all others of these are in use; then those that nobody used for FORGOTTEN_SECONDS. Whatever
-        others keep in use, nobody loses anything else within its share.
+        others keep in use, nobody loses anything else within its share. Returns what each has left.
         """
         holdings = await asyncio.to_thread(self._count_holdings)
-        self.collected.sizes = holdings.sizes
         share_bytes = share_of(holdings.sizes, limit_bytes=limit_bytes)
         by_use = await sorted_in_thread(self._artifacts, key=self._last_use)
         for least_bytes, before_seconds in ((share_bytes, math.inf), (0.0, self._uses.now() - FORGOTTEN_SECONDS)):
@@ -278,6 +279,7 @@ class _Sweep:
                     break
                 if stored.path not in self._gone and holdings.sizes[namespace_of(stored.path)] > least_bytes:
                     await self._remove_counted(stored, holdings=holdings)
+        return holdings.sizes
 
     async def _remove_counted(self, stored: StoredObject, *, holdings: Holdings) -> None:
         await self._remove_artifact(stored)

@@ -204,7 +204,7 @@ class LimitedStore(ArtifactStore):
             "made room in the store: %d artifacts and %d blobs went, %d bytes of them and others; %d bytes are left",
             *(collected.artifacts, collected.blobs, collected.freed_bytes, collected.size_bytes),
         )
-        self._sizes.update(collected.sizes)
+        self._sizes.update(self._collector.sizes)
         self._sizes.subtract(coming)
         if collected.size_bytes + sum(coming.values()) > self._size_limit_bytes:
             self._failed_seconds = self._now()
