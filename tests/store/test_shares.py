@@ -165,6 +165,13 @@ async def test_uploads_of_however_many_fill_twice_the_limit_at_most(store: Limit
         await upload(store, content_of("of one more"), namespace="one more")
 
 
+async def test_a_tensor_that_is_sent_again_counts_once(store: LimitedStore) -> None:
+    await fill(store, namespace="greedy")
+    # As pods do that have missed it at the same time.
+    for _ in range(20):
+        await upload(store, content_of("of prod"), namespace="prod")
+
+
 async def test_who_goes_away_while_room_is_made_takes_nothing_from_others(
     store: LimitedStore, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

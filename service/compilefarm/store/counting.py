@@ -100,6 +100,11 @@ class CountingBackend(WrappingBackend):
         """Returns the count of a top-level folder."""
         return self._areas[area].count()
 
+    def has_counted(self, path: str) -> bool:
+        """Returns whether an object is among what is counted."""
+        area = self._area_of(path)
+        return area is not None and area.size_of(path) is not None
+
     async def create(self, path: str, *, content: bytes) -> bool:
         created = await super().create(path, content=content)
         area = self._area_of(path)

@@ -16,7 +16,7 @@ from compilefarm.store.backend import Backend
 from compilefarm.store.collector import NOTHING_COMING, Collector
 from compilefarm.store.counting import CountingBackend, counted_bytes
 from compilefarm.store.files import Readable, StagedBlob
-from compilefarm.store.layout import BLOBS, MANIFESTS
+from compilefarm.store.layout import BLOBS, MANIFESTS, blob_path
 from compilefarm.store.shares import NOBODY, share_of
 from compilefarm.store.uses import Now, is_within
 from compilefarm.store.variants import Variants
@@ -95,9 +95,11 @@ class LimitedStore(ArtifactStore):
         return self._store.staging(digest)
 
     async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
+        is_new = not self._backend.has_counted(blob_path(digest))
         await self._store.put_staged(blob, digest=digest, namespace=namespace)
         self._collector.note_holders([digest], namespace=namespace)
-        self._sizes[namespace] += counted_bytes(blob.size_bytes)
+        if is_new:
+            self._sizes[namespace] += counted_bytes(blob.size_bytes)
         self._check_size()
 
     async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
@@ -131,8 +133,9 @@ class LimitedStore(ArtifactStore):
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         # No manifest names them at first, and they are not nobody's for that.
         self._collector.note_holders(blobs, namespace=manifest.namespace)
+        new = [len(blob) for digest, blob in blobs.items() if not self._backend.has_counted(blob_path(digest))]
         stored = await self._store.put_artifact(manifest, blobs=blobs)
-        sizes = manifest.ByteSize(), *map(len, blobs.values())
+        sizes = manifest.ByteSize(), *new
         self._sizes[manifest.namespace] += sum(map(counted_bytes, sizes))
         self._check_size()
         return stored
