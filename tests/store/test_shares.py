@@ -413,7 +413,8 @@ class SharesMachine(RuleBasedStateMachine):
             lying = self.expect(before, stale=stale, coming=coming)
             assert path in before or path not in lying
             holdings = self.holdings(lying, coming=coming)
-            assert is_quiet or holdings[namespace] > share_of(holdings, limit_bytes=KEPT_SHARE * LIMIT)
+            is_above_all = self.total(lying) + len(content) > MOST_SHARE * LIMIT
+            assert is_quiet or is_above_all or holdings[namespace] > share_of(holdings, limit_bytes=KEPT_SHARE * LIMIT)
             assert self.total(lying) + len(content) > LIMIT
         else:
             self.use(path)
