@@ -111,13 +111,11 @@ def verify_guards(
         places = [sources[record.source] for record in variant.types]
         values = [(_follow(live, place), id(place) in guarded) for place in places]
         for place, record, found in zip(places, variant.types, describer.of_places(values), strict=True):
-            if found != record.expected:
-                raise _another(place)
+            _require(found, record.expected, place)
         for size in variant.sizes:
             _require_sizes(_follow(live, sources[size.source]), size, sources[size.source])
         for guard, expected in on_values:
-            if shortened(describe_guarded(guard, _follow(live, guard.source), describer)) != expected:
-                raise _another(guard.source)
+            _require(shortened(describe_guarded(guard, _follow(live, guard.source), describer)), expected, guard.source)
     except Unsayable as error:
         raise Differs(str(error)) from error
     return TracedGuards(
@@ -170,8 +168,9 @@ def _follow(scope: Scope, source: Source) -> Any:
         raise Differs(f"{source.name} is not there ({type(error).__name__})") from error
 
 
-def _another(source: Source) -> Differs:
-    return Differs(f"{source.name} is another")
+def _require(found: str, expected: str, source: Source) -> None:
+    if found != expected:
+        raise Differs(f"{source.name} is another")
 
 
 def _require_sizes(tensor: Any, record: SizeRecord, source: Source) -> None:
