@@ -187,7 +187,7 @@ class Describer:
 
         Dynamo guards that two places have the same object, and not that they have two.
         """
-        places, told_by_value, numbers = self._places, self._told_by_value, self._numbers
+        places, told_by_value = self._places, self._told_by_value
         for value, is_guarded in values:
             # Before the number: there are few kinds of objects, and many objects.
             known = places.get(id(value))
@@ -203,9 +203,8 @@ class Describer:
                 yield text
             else:
                 # A method is made whenever somebody asks for it, and equal to others of the same object.
-                one = value.__self__ if kind is types.MethodType else value
-                # As number_of, of which most are asked for here.
-                yield f"{text}@{numbers.setdefault(id(one), (one, len(numbers)))[1]}"
+                one = value.__self__ if isinstance(value, types.MethodType) else value
+                yield f"{text}@{self.number_of(one)}"
 
     def of_content(self, value: Any) -> str:
         """Describes what stands at a place that no guard is on: what it is equal to, or else how much it holds. Parts

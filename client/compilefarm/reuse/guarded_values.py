@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from compilefarm.reuse.collection_descriptions import NO_KEYS
 from compilefarm.reuse.description_texts import name_of
 from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.refusals import Unsayable
@@ -99,13 +98,7 @@ def _address(describer: Describer, value: Any, arguments: _Arguments) -> str:
 
 
 def _length(describer: Describer, value: Any, _: _Arguments) -> str:
-    if not isinstance(value, dict):
-        order = ""
-    # Most are empty: half of the guards on a model are on its hooks.
-    elif type(value) is OrderedDict and not value:
-        order = NO_KEYS
-    else:
-        order = describer.of_order(list(value))
+    order = describer.of_order(list(value)) if isinstance(value, dict) else ""
     return f"{describer.of_class(type(value))}:{len(value)}{order}"
 
 
