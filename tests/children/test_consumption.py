@@ -16,7 +16,7 @@ import pytest
 from compilefarm.core.errors import ProcessDied
 from compilefarm.v1.child_pb2 import ChildTask
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
-from compilefarm.worker import process
+from compilefarm.worker import consumption, process
 from compilefarm.worker.consumption import _entries_in, disk_bytes, memory_bytes, resident_bytes
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
@@ -44,6 +44,8 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox | None:
         ("take-sockets", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-datagrams", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-addresses", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-places", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-open-folders", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-memory-of-processes", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("hide-behind-a-name", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-files", FAILURE_KIND_OUT_OF_DISK, "its files took more than"),
@@ -114,6 +116,21 @@ async def test_folders_count_as_well(sandbox: Sandbox | None) -> None:
         failure = await supervisor.run(JOB, on_phase=lambda _: None)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUT_OF_DISK
+
+
+async def test_a_child_whose_files_take_too_long_to_look_at_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 40,000 folders took 1.5 s, and there may be thirty times as many; meanwhile nobody looks at its memory.
+    monkeypatch.setattr(consumption, "_MOST_LOOK_SECONDS", 0.0)
+    async with supervising(child_settings("make-folders", disk_bytes=_LIMIT_BYTES)) as supervisor:
+        with pytest.raises(ProcessDied, match=r"what it takes cannot be seen: .*more than can be looked at"):
+            await supervisor.run(JOB, on_phase=lambda _: None)
+
+
+def test_memory_that_is_mapped_again_and_again_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The kernel takes 33 ms for each gigabyte of each process, and may be given a thousand times what there is.
+    monkeypatch.setattr(consumption, "_MOST_TIMES_MAPPED", 0)
+    with pytest.raises(OSError, match="too much memory is mapped again and again"):
+        memory_bytes([os.getpid()])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="no folder is closed to the administrator")

@@ -81,6 +81,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "msgget": (68, 186),
     "memfd_secret": (447, 447),
     "vmsplice": (278, 75),
+    # Where the pages of a shared file shall lie is kept with the file, for each of its pages, and counts nowhere.
+    "mbind": (237, 235),
+    "set_mempolicy_home_node": (450, 450),
     # A byte of a page in a socket keeps all of it: seventeen pages in what counts there as one small message.
     "splice": (275, 76),
     "tee": (276, 77),

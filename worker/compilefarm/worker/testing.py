@@ -354,6 +354,24 @@ def _addresses() -> mmap.mmap:
     return memory
 
 
+def _process_with_places() -> int:
+    """A process with some memory, each second page of which has a property of its own."""
+    if (pid := os.fork()) == 0:
+        memory = mmap.mmap(-1, 8000 * mmap.PAGESIZE)
+        for place in range(0, len(memory), 2 * mmap.PAGESIZE):
+            memory.madvise(mmap.MADV_DONTDUMP, place, mmap.PAGESIZE)
+        signal.pause()
+    return pid
+
+
+def _process_with_open_folders() -> int:
+    if (pid := os.fork()) == 0:
+        kept = [os.open("/", os.O_RDONLY) for _ in range(512)]
+        signal.pause()
+        assert kept
+    return pid
+
+
 def _process_with_memory() -> int:
     if (pid := os.fork()) == 0:
         kept = os.urandom(_LARGE_BYTES)
@@ -603,6 +621,8 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-datagrams": lambda pipe: _take(pipe, _datagrams),
     "take-waiting-connections": lambda pipe: _take(pipe, _waiting_connections),
     "take-addresses": lambda pipe: _take(pipe, _addresses),
+    "take-places": lambda pipe: _take(pipe, _process_with_places),
+    "take-open-folders": lambda pipe: _take(pipe, _process_with_open_folders),
     "take-files": lambda pipe: _take(pipe, _file),
     "take-files-without-a-name": lambda pipe: _take(pipe, _file_without_a_name),
     "write-a-large-file": _write_a_large_file,
