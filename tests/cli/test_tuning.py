@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from compilefarm.cli import stored_sources
 from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import ClientConfig
@@ -20,6 +19,7 @@ from compilefarm.client.tuning_entries import TuningEntry, content_of_torch, wri
 from compilefarm.core.digests import digest_of
 from compilefarm.core.kernel_choices import write_choice
 from compilefarm.core.pool import Artifact
+from compilefarm.loader import sources
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.artifact_store import ArtifactStore
@@ -172,7 +172,7 @@ def test_no_artifact_keeps_others_from_listing_results(how: str, ask: Ask, capsy
 
 
 def test_sources_that_are_too_many_are_not_fetched(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_sources, "MOST_BYTES", 100)
+    monkeypatch.setattr(sources, "MOST_BYTES", 100)
     with serving_in_thread(store=asyncio.run(store_with(tuned_artifact()))) as address:
         assert ask(address, "list") == "no kernel was tuned\n"
 

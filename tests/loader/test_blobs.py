@@ -49,8 +49,8 @@ def test_a_blob_that_unpacks_to_another_size_is_refused(said: int) -> None:
         unpack(described(stored, content_size_bytes=said), stored)
 
 
-@pytest.mark.parametrize("said", [-1, -2])
-def test_a_size_below_zero_is_no_bound_and_nothing_is_unpacked(said: int) -> None:
+@pytest.mark.parametrize("said", [-1, -2, 2**63 - 1])
+def test_a_size_that_is_no_bound_is_refused_and_nothing_is_unpacked(said: int) -> None:
     stored = zlib.compress(bytes(10**7))
     blob = described(stored, content_size_bytes=said)
     tracemalloc.start()

@@ -12,6 +12,7 @@ import pytest
 from compilefarm.builder.packing import pack
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.loader.exports import Format, write_export
+from compilefarm.loader.sources import MOST_FILES
 from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.manifest_pb2 import BUILDER_KERNEL, Library, Manifest, SourceFile, Sources
 
@@ -62,8 +63,10 @@ def test_bytes_that_are_no_program_are_refused(tmp_path: Path) -> None:
     [
         (b"\xff\xff no message", "cannot be read"),
         (Sources(files=[SourceFile(path="wrapper.py")]).SerializeToString(), "no forward/wrapper.py"),
+        # Each takes two bytes, none of them in the store, and 56 in memory: 256 MiB, as many as are read, were 7 GiB.
+        (b"\n\0" * (MOST_FILES + 1), f"more than {MOST_FILES} files"),
     ],
-    ids=["no sources", "those of another program"],
+    ids=["no sources", "those of another program", "millions of empty ones"],
 )
 def test_sources_that_no_worker_of_ours_stored_are_refused(sources: bytes, words: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptArtifact, match=words):

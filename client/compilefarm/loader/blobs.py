@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 
 from compilefarm.core.digests import digest_of
@@ -21,8 +22,8 @@ def unpack(blob: Blob, stored: bytes) -> bytes:
         return stored
     if blob.encoding != ENCODING_ZLIB:
         raise CorruptArtifact(f"blob {blob.digest} has an encoding that this release does not know: {blob.encoding}")
-    # To zlib a bound of zero is none.
-    if blob.content_size_bytes < 0:
+    # To zlib a bound of zero is none, and it counts no further than memory has addresses.
+    if not 0 <= blob.content_size_bytes < sys.maxsize:
         raise CorruptArtifact(f"blob {blob.digest} is said to hold {blob.content_size_bytes} bytes")
     decompressor = zlib.decompressobj()
     try:

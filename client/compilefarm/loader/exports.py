@@ -14,17 +14,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from google.protobuf.message import DecodeError
-
-from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.artifacts import blobs_to_run
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.core.interruptions import raise_interruption
 from compilefarm.loader.blobs import unpack
+from compilefarm.loader.sources import read_sources
 from compilefarm.loader.wrappers import names_process_groups
 from compilefarm.torch_internals import embedded_libraries
 from compilefarm.torch_internals.compiled_artifacts import write_binary, write_unpacked
 from compilefarm.torch_internals.compiled_graphs import replace_wrapper
-from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, Manifest, Sources
+from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, Manifest
 
 Format = Literal["binary", "unpacked"]
 
@@ -46,11 +45,11 @@ def write_export(manifest: Manifest, *, blobs: Mapping[str, bytes], path: Path, 
     """
     if manifest.guards:
         raise IncompatibleArtifact("the artifact has guards on its sizes, which torch's form does not hold")
-    contents = {blob.digest: unpack(blob, blobs[blob.digest]) for blob in blobs_of(manifest)}
+    contents = {blob.digest: unpack(blob, blobs[blob.digest]) for blob in blobs_to_run(manifest)}
     entry = _program_of(contents[manifest.program.digest])
     has_kernels = any(library.builder == BUILDER_KERNEL for library in manifest.libraries)
     if format == "unpacked" or has_kernels:
-        _restore_wrappers(entry, _sources_of(manifest, contents))
+        _restore_wrappers(entry, _sources_of(manifest, blobs))
     for graph in _graphs_of(entry):
         _require_sayable(graph.source_code)
         text = _readable(graph, manifest) if format == "unpacked" else _complete(graph, manifest, contents=contents)
@@ -74,13 +73,10 @@ def _graphs_of(entry: Any) -> Iterator[Any]:
     yield from (part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None)
 
 
-def _sources_of(manifest: Manifest, contents: Mapping[str, bytes]) -> dict[str, str]:
+def _sources_of(manifest: Manifest, blobs: Mapping[str, bytes]) -> dict[str, str]:
     if not manifest.HasField("sources"):
         raise IncompatibleArtifact("the artifact was stored without its sources, of which this form consists")
-    try:
-        sources = Sources.FromString(contents[manifest.sources.digest])
-    except DecodeError as error:
-        raise CorruptArtifact(f"the sources of the artifact cannot be read: {error}") from error
+    sources = read_sources(manifest.sources, blobs[manifest.sources.digest])
     return {file.path: file.text for file in sources.files}
 
 
