@@ -15,7 +15,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
-from compilefarm.graph.targets import HIGHER_ORDER_OPERATOR, OPERATOR_OVERLOAD, PYTHON_FUNCTION
+from compilefarm.graph.targets import HIGHER_ORDER_OPERATOR, OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Node, Placeholder, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
@@ -67,6 +67,13 @@ def _repeating(_: int) -> Iterator[Node]:
     yield _call(PYTHON_FUNCTION, "operator.mul", _numbers(1, 2), Value(integer=10**6))
 
 
+def _converting(after: int) -> Iterator[Node]:
+    # Torch's table of dtypes was read at place 127 by the same, and what lies there taken for an object.
+    yield _call(OPERATOR_OVERLOAD, "aten::ones", _numbers(2))
+    yield _call(PYTHON_FUNCTION, "operator.add", Value(integer=4), Value(integer=2))
+    yield _call(OPERATOR_PACKET, "aten::to", Value(node=after), Value(node=after + 1))
+
+
 def _bag(after: int) -> Iterator[Node]:
     yield _call(OPERATOR_OVERLOAD, "aten::ones", _numbers(3, 3))
     yield _call(OPERATOR_OVERLOAD, "aten::zeros", _numbers(3))
@@ -110,6 +117,7 @@ def jobs() -> dict[str, Job]:
         (_bag, "its offsets are computed"),
         (_recurring, "its weights are"),
         (_bag_by_gradients, "asks more of tensors than their sizes"),
+        (_converting, "torch may take aten::to.dtype, whose dtype is a ScalarType, not 6"),
     ],
 )
 def test_a_body_that_only_the_compiler_runs(
@@ -132,6 +140,12 @@ def test_functions_that_grow(
 ) -> None:
     with pytest.raises(InvalidRequest, match="an operator that grows is called on large numbers or on lists"):
         decode_job(_with(jobs[name], body, nodes), blobs={})
+
+
+@pytest.mark.parametrize(("name", "body"), _RUN)
+def test_numbers_that_torch_takes_for_dtypes(jobs: dict[str, Job], name: str, body: int) -> None:
+    with pytest.raises(InvalidRequest, match=r"torch may take aten::to\.dtype"):
+        decode_job(_with(jobs[name], body, _converting), blobs={})
 
 
 _OBJECTIONS = [(_growing, "an operator that grows is called on large numbers"), (_bag, "its offsets are computed")]

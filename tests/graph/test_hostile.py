@@ -116,6 +116,29 @@ def test_attribute_whose_name_is_computed() -> None:
     _refusal(job)
 
 
+@pytest.mark.parametrize("computed", [False, True], ids=["literal", "computed"])
+def test_a_number_where_torch_may_take_a_dtype(computed: bool) -> None:
+    # Of 127 it read beyond its table of dtypes, and took what lies there for an object: the process ended, at best.
+    job = _job(kind="packet", target="aten::to")
+    call = job.graph.nodes[1].call
+    call.args.add(integer=6)
+    if computed:
+        add = Call(kind=targets.PYTHON_FUNCTION, target="operator.add", args=[Value(integer=4), Value(integer=2)])
+        call.args[1].node = 1
+        converted = Node(call=call)
+        job.graph.nodes[1].call.CopyFrom(add)
+        job.graph.nodes.insert(2, converted)
+    assert "torch may take aten::to.dtype, whose dtype is a ScalarType, not 6" in _refusal(job)
+
+
+def test_what_torch_may_take_a_dtype_for_is_no_number() -> None:
+    for other in (Value(dtype="float64"), Value(node=0)):
+        job = _job(kind="packet", target="aten::to")
+        job.graph.nodes[1].call.args.append(other)
+        job.graph.nodes[1].call.args.add(boolean=True)
+        decode_job(job, blobs={})
+
+
 def test_methods_of_other_things_than_results_of_nodes() -> None:
     job = _job(kind="method", target="split")
     job.graph.nodes[1].call.args[0].CopyFrom(Value(text="a b"))

@@ -12,11 +12,11 @@ import torch
 from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.graph import flexible_attention, recurrences
+from compilefarm.graph import flexible_attention, recurrences, schemas
 from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.targets import find_hazard, is_of_python
 from compilefarm.torch_internals.dynamo import IndexingByTensors
-from compilefarm.torch_internals.operators import HigherOrderOperator
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverloadPacket
 
 _CALLS = ("call_function", "call_method")
 
@@ -24,7 +24,8 @@ _CALLS = ("call_function", "call_method")
 @contextmanager
 def guarding_bodies(root: GraphModule, *, reach: ReachCheck) -> Iterator[None]:
     """Inside, Python's own functions that graphs within a graph call refuse what might take any time and memory,
-    recurrent networks refuse weights that do not fit, and what torch leaves for later runs at once.
+    recurrent networks refuse weights that do not fit, operators whose overload torch chooses refuse numbers for dtypes,
+    and what torch leaves for later runs at once.
 
     Args:
         root: the graph.
@@ -55,7 +56,8 @@ def guarding_bodies(root: GraphModule, *, reach: ReachCheck) -> Iterator[None]:
 def _watched(target: Any, *, reach: ReachCheck) -> Any:
     if reach.is_trusted(target):
         return _trusted(target, reach=reach)
-    if is_of_python(target) or recurrences.is_recurrence(target):
+    # Of what is called by the name of one overload its literals say that no number is a dtype.
+    if is_of_python(target) or recurrences.is_recurrence(target) or isinstance(target, OpOverloadPacket):
         return _guarded(target)
     is_deferring = isinstance(target, HigherOrderOperator) and target.name() in _DEFERRED
     return _run_wholly(target) if is_deferring else target
@@ -88,7 +90,11 @@ def _run_wholly(operator: HigherOrderOperator) -> Callable[..., Any]:
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        hazard = find_hazard(function, args=args) or recurrences.find_misfit(function, args=args, kwargs=kwargs)
+        hazard = (
+            find_hazard(function, args=args)
+            or schemas.find_misfit(function, args=args, kwargs=kwargs)
+            or recurrences.find_misfit(function, args=args, kwargs=kwargs)
+        )
         if hazard is not None:
             raise InvalidRequest(f"{function.__name__} in a subgraph: {hazard}")
         return function(*args, **kwargs)

@@ -19,7 +19,7 @@ from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, 
 _INTEGERS = (int, torch.SymInt, torch.SymBool)
 _REALS = (*_INTEGERS, float, torch.SymFloat)
 _NUMBERS = (*_REALS, complex)
-_TYPES: Mapping[str, tuple[type, ...]] = {
+_TYPES: dict[str, tuple[type, ...]] = {
     # Operators take a number for a tensor without dimensions.
     "Tensor": (torch.Tensor, *_NUMBERS),
     "int": _INTEGERS,
@@ -34,6 +34,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "MemoryFormat": (torch.memory_format,),
     "Device": (torch.device, str),
 }
+# The same to torch, which tells these by number.
+_TYPES_TO_TORCH = _TYPES | {name: (*_TYPES[name], *_INTEGERS) for name in ("ScalarType", "Layout", "MemoryFormat")}
 # What is a number to torch, and of which attribute of a tensor a node may read it.
 _ATTRIBUTES = {"ScalarType": "dtype", "Layout": "layout", "MemoryFormat": "memory_format", "Device": "device"}
 
@@ -49,12 +51,30 @@ def find_misfit(target: object, *, args: Sequence[object], kwargs: Mapping[str, 
     if isinstance(target, OpOverload):
         return _find_misfit(target, args=args, kwargs=kwargs)
     if isinstance(target, OpOverloadPacket):
-        misfits = [_find_misfit(overload, args=args, kwargs=kwargs) for overload in overloads_of(target)]
-        return None if None in misfits else f"its arguments fit none of its overloads: {misfits[0] if misfits else ''}"
+        return _find_misfit_of_all(overloads_of(target), args=args, kwargs=kwargs)
     return None
 
 
-def _find_misfit(overload: OpOverload, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+def _find_misfit_of_all(
+    overloads: Sequence[OpOverload], *, args: Sequence[object], kwargs: Mapping[str, object]
+) -> str | None:
+    misfits = [_find_misfit(overload, args=args, kwargs=kwargs) for overload in overloads]
+    if None not in misfits:
+        return f"its arguments fit none of its overloads: {misfits[0] if misfits else ''}"
+    for overload, misfit in zip(overloads, misfits, strict=True):
+        # Torch takes the first that fits in its own terms, whichever is meant.
+        if misfit is not None and _find_misfit(overload, args=args, kwargs=kwargs, types=_TYPES_TO_TORCH) is None:
+            return f"torch may take {overload.name()}, whose {misfit}"
+    return None
+
+
+def _find_misfit(
+    overload: OpOverload,
+    *,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    types: Mapping[str, tuple[type, ...]] = _TYPES,
+) -> str | None:
     """Why arguments do not fit one overload of an operator; None if they do."""
     arguments = schema_of(overload).arguments
     if len(args) > sum(not argument.kwarg_only for argument in arguments):
@@ -67,29 +87,26 @@ def _find_misfit(overload: OpOverload, *, args: Sequence[object], kwargs: Mappin
     for argument in arguments:
         if given.get(argument.name) is None and may_be_absent(overload.name(), argument=argument.name):
             continue
-        if argument.name in given and not _fits(given[argument.name], str(argument.real_type)):
+        if argument.name in given and not _fits(given[argument.name], str(argument.real_type), types=types):
             return f"{argument.name} is a {argument.real_type}, not {given[argument.name]!r:.80}"
     return None
 
 
-def _fits(value: object, wanted: str) -> bool:
+def _fits(value: object, wanted: str, *, types: Mapping[str, tuple[type, ...]]) -> bool:
     """Whether a value is of a type that is written as torch writes it ("Optional[List[int]]")."""
     outer, _, inner = wanted.partition("[")
     if outer == "Optional":
-        return value is None or _fits(value, inner[:-1])
+        return value is None or _fits(value, inner[:-1], types=types)
     if outer == "List":
         # Many take one number for a list of equal ones; torch knows which.
-        return _all_fit(value, inner[:-1]) if isinstance(value, list | tuple) else _fits(value, inner[:-1])
+        values = value if isinstance(value, list | tuple) else [value]
+        return all(_fits(each, inner[:-1], types=types) for each in values)
     if isinstance(value, Node):
         return _may_be(value, outer)
-    return isinstance(value, _TYPES.get(outer, ()))
+    return isinstance(value, types.get(outer, ()))
 
 
 def _may_be(node: Node, wanted: str) -> bool:
     """Whether a node may result in what is of a type; it may be anything, but no number in the place of these."""
     attribute = _ATTRIBUTES.get(wanted)
     return attribute is None or (node.target is getattr and node.args[1:] == (attribute,))
-
-
-def _all_fit(values: Sequence[object], wanted: str) -> bool:
-    return all(_fits(value, wanted) for value in values)
