@@ -1,7 +1,8 @@
 """A pod that compiles locally with torch's remote caches, and prints what torch's own counters say of them as JSON.
 
 Arguments: "variable" if COMPILEFARM_TORCH_CACHES is to do it, "call" if `install()` is; a folder for what it keeps;
-"worker" to have a process that compiles kernels look one up, too, which takes as long as all the rest.
+"worker" to have a process that compiles kernels look one up, too, which takes as long as all the rest; "float64" to
+have that as default dtype for one of the graphs.
 """
 
 from __future__ import annotations
@@ -53,6 +54,16 @@ def compile_graph(size: int) -> dict[str, int]:
             ("aot_autograd", "autograd_cache_miss"),
         )
     }
+
+
+def compile_factory(dtype: torch.dtype) -> str:
+    """The dtype of what a graph makes without naming one, where `dtype` is the default; no C++ compiler is started."""
+    torch._dynamo.reset()
+    torch.set_default_dtype(dtype)
+    compiled = torch.compile(lambda x: (torch.mm(x, x), torch.empty(3)))
+    made = compiled(torch.ones(4, 4, dtype=torch.float32))[1]
+    torch.set_default_dtype(torch.float32)
+    return str(made.dtype)
 
 
 def compile_at_two_sizes() -> int:
@@ -124,6 +135,7 @@ def main(way: str, folder: str, *further: str) -> None:
         with functorch_config.patch(enable_autograd_cache=False, enable_remote_autograd_cache=False):
             told["fx_graph"] = compile_graph(32)
         told["aot_autograd"] = compile_graph(48)
+        told["dtype"] = compile_factory(torch.float64 if "float64" in further else torch.float32)
         told["compiles"] = compile_at_two_sizes()
     told["warps"] = tune(Path(folder))
     if "worker" in further:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from compilefarm.client import torch_caches
+from compilefarm.client import cache_keys
 from compilefarm.client.config import TORCH_CACHES
 from compilefarm.client.torch_caches import install, process_caches
 from compilefarm.client.tuning_entries import TuningEntry, read_entry
@@ -140,7 +141,7 @@ def pods(farm: str, starting: Pods, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("pods")
     first = starting.call(folder / "first", "worker", address=farm)
     path = python_path(declare_entry_points(tmp_path_factory.mktemp("installed")))
-    return first, starting.start(folder / "second", "worker", address=farm, path=path)
+    return first, starting.start(folder / "second", "worker", "float64", address=farm, path=path)
 
 
 def test_compiled_graphs_of_inductor(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -238,11 +239,82 @@ def test_code_for_other_vector_instructions_is_a_miss(
     opened.put("key", content)
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     # A process describes its processor once: this one stands for two.
-    torch_caches._processor.cache_clear()
+    forget_processor()
     assert opened.get("key") == (None if is_code else content)
     monkeypatch.delenv("ATEN_CPU_CAPABILITY")
-    torch_caches._processor.cache_clear()
+    forget_processor()
     assert opened.get("key") == content
+
+
+def forget_processor() -> None:
+    cache_keys._processor.cache_clear()
+    cache_keys._digest.cache_clear()
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    earlier = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(earlier)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    earlier = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(earlier)
+
+
+BFLOAT16 = torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("cache", "there", "here"),
+    [
+        ("RemoteFxGraphCache", threads(1), threads(2)),
+        ("RemoteFxGraphCache", default_dtype(torch.float32), default_dtype(torch.float64)),
+        ("RemoteAOTAutogradCache", threads(1), threads(2)),
+        ("RemoteAOTAutogradCache", default_dtype(torch.float32), default_dtype(torch.float64)),
+        ("RemoteAOTAutogradCache", BFLOAT16, torch.autocast("cpu", dtype=torch.float16)),
+        ("RemoteAOTAutogradCache", BFLOAT16, torch.autocast("cpu", enabled=False)),
+    ],
+)
+def test_code_that_was_compiled_in_another_state_is_a_miss(
+    farm: str, installed: Any, tmp_path: Path, cache: str, there: Any, here: Any
+) -> None:
+    """torch 2.11 has one key for both, and writes what has a gradient outside autocast."""
+    key = tmp_path.name
+    opened = getattr(installed, cache)("of a state")
+    with there:
+        assert opened.get(key) is None
+    opened.put(key, {"made": "there"})
+    install()
+    other = getattr(installed, cache)("of a state")
+    with here:
+        assert other.get(key) is None
+
+
+def test_what_was_looked_up_in_two_states_is_not_kept(installed: Any) -> None:
+    """torch may write for the first of them after it has looked for the other."""
+    opened = installed.RemoteAOTAutogradCache("of two states")
+    with BFLOAT16:
+        assert opened.get("key") is None
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert opened.get("key") is None
+        opened.put("key", {"made": "for one"})
+        assert opened.get("key") is None
+    with BFLOAT16:
+        assert opened.get("key") is None
+
+
+def test_a_pod_gets_results_of_its_own_default_dtype(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert [pod["dtype"] for pod in pods] == ["torch.float32", "torch.float64"]
 
 
 @at_later_ones

@@ -11,13 +11,13 @@ import os
 from functools import cache, partial
 
 from compilefarm.client.announcements import announce_defect
+from compilefarm.client.cache_keys import CacheKeys
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import TORCH_CACHES, read_config
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches
 from compilefarm.client.settings import ConfigurationError
 from compilefarm.client.tuning_entries import content_of_torch, describe_entry
-from compilefarm.core.digests import digest_of
 from compilefarm.core.interruptions import raise_interruption
 from compilefarm.torch_internals.kernel_sources import KernelSources
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND, serve_from
@@ -26,11 +26,8 @@ from compilefarm.v1.cache_service_pb2 import TorchCache
 _LOGGER = logging.getLogger("compilefarm.client")
 _TRITON_CACHE = "compilefarm.client.triton_cache:TritonCache"
 _PREFIX = "TORCH_CACHE_"
-_PROCESSOR_DIGITS = 16
 # What these keep is written so that people can tell what was tuned.
 _TUNING = ("AUTOTUNE", "BUNDLED_AUTOTUNE")
-# What these keep was written for the vector instructions of a processor.
-_FOR_PROCESSORS = ("FX_GRAPH", "AOT_AUTOGRAD")
 _WHAT = "how torch's caches ask the farm"
 
 
@@ -41,11 +38,11 @@ def install() -> None:
     Raises:
         ConfigurationError: a setting cannot be used, or no farm is named.
     """
-    caches = process_caches()
+    caches, keys = process_caches(), CacheKeys()
     # Processes that compile kernels, or that a launcher starts, read the same variables.
     os.environ[TORCH_CACHES] = "yes"
     os.environ.setdefault(TRITON_BACKEND, _TRITON_CACHE)
-    serve_from(partial(_find, caches), partial(_keep, caches), report=_report)
+    serve_from(partial(_find, caches, keys), partial(_keep, caches, keys), report=_report)
 
 
 def install_or_announce() -> None:
@@ -67,31 +64,18 @@ def _report(error: Exception) -> None:
     announce_defect(error, where=_WHAT)
 
 
-def _find(caches: FarmCaches, name: str, key: str) -> bytes | None:
-    content = caches.find(TorchCache.Value(_PREFIX + name), _key_in_farm(name, key))
+def _find(caches: FarmCaches, keys: CacheKeys, name: str, key: str) -> bytes | None:
+    content = caches.find(TorchCache.Value(_PREFIX + name), keys.asked(name, key))
     return content if content is None or name not in _TUNING else content_of_torch(content, key=key)
 
 
-def _keep(caches: FarmCaches, name: str, key: str, content: bytes) -> None:
+def _keep(caches: FarmCaches, keys: CacheKeys, name: str, key: str, content: bytes) -> None:
+    key_in_farm = keys.written(name, key)
+    if key_in_farm is None:
+        return
     if name in _TUNING:
         content = describe_entry(content, key=key, sources=_sources())
-    caches.keep(TorchCache.Value(_PREFIX + name), _key_in_farm(name, key), content)
-
-
-def _key_in_farm(name: str, key: str) -> str:
-    """The key of an entry with what torch leaves out of it: which vector instructions kernels in C++ are written for
-    (torch/_inductor/codecache.py: FxGraphHashDetails). With fewer of them a machine would compile the same source, and
-    compute something else.
-    """
-    return f"{_processor()} {key}" if name in _FOR_PROCESSORS else key
-
-
-@cache
-def _processor() -> str:
-    """This processor, and what the environment says of its use, which torch reads once in a process, too."""
-    from compilefarm.loader.environment import describe_processor
-
-    return digest_of(describe_processor().SerializeToString(deterministic=True))[:_PROCESSOR_DIGITS]
+    caches.keep(TorchCache.Value(_PREFIX + name), key_in_farm, content)
 
 
 @cache

@@ -1,0 +1,73 @@
+"""Keys of entries of torch's caches in a farm: torch's keys, with what these leave out.
+
+Of compiled graphs that is the vector instructions that their C++ is written for, and in 2.11 the number of threads, the
+default dtype and the dtypes of autocast, too (torch/_inductor/codecache.py: FxGraphHashDetails;
+_functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails). A pod would get results of other dtypes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from compilefarm.core.digests import digest_of
+
+_DIGITS = 16
+# Of AOTAutograd alone: what autocast does is in Inductor's graphs.
+_UNDER_AUTOCAST = "AOT_AUTOGRAD"
+_OF_GRAPHS = ("FX_GRAPH", _UNDER_AUTOCAST)
+_DEVICE_TYPES = ("cpu", "cuda")
+
+
+class CacheKeys:
+    """The keys of a process, whose threads share it."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, str], str | None] = {}
+
+    def asked(self, name: str, key: str) -> str:
+        """Returns the key that an entry is looked up by.
+
+        Args:
+            name: of the cache.
+            key: torch's.
+        """
+        if name not in _OF_GRAPHS:
+            return key
+        key_in_farm = f"{_state(name)} {key}"
+        if self._asked.setdefault((name, key), key_in_farm) != key_in_farm:
+            self._asked[name, key] = None
+        return key_in_farm
+
+    def written(self, name: str, key: str) -> str | None:
+        """Returns the key that an entry is written under: the one that it was looked up by, since torch writes what has
+        a gradient when that is compiled, outside autocast. None if it was looked up in several states: torch does not
+        say for which of them it was compiled.
+        """
+        if name not in _OF_GRAPHS:
+            return key
+        return self._asked[name, key] if (name, key) in self._asked else f"{_state(name)} {key}"
+
+
+def _state(name: str) -> str:
+    """What torch's keys leave out, of this thread now."""
+    import torch
+
+    autocast = _DEVICE_TYPES if name == _UNDER_AUTOCAST else ()
+    return _digest(
+        str(torch.get_default_dtype()),
+        str(torch.get_num_threads()),
+        *(f"{kind} {torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}" for kind in autocast),
+    )
+
+
+@cache
+def _digest(*state: str) -> str:
+    return digest_of("\n".join((_processor(), *state)).encode())[:_DIGITS]
+
+
+@cache
+def _processor() -> str:
+    """This processor, and what the environment says of its use, which torch reads once in a process, too."""
+    from compilefarm.loader.environment import describe_processor
+
+    return digest_of(describe_processor().SerializeToString(deterministic=True))
