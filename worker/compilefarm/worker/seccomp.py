@@ -62,6 +62,10 @@ _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 # of parts of it that only the administrator can remove. Clones of files (FICLONE), which others have, are of that kind.
 _TYPE_OF_COMMAND = 0xFF00
 _COMMANDS_OF_BTRFS = 0x9400
+# linux/fscrypt.h: FS_IOC_SET_ENCRYPTION_POLICY, ADD_ENCRYPTION_KEY, REMOVE_ENCRYPTION_KEY and its form for all users.
+# Keys of a file system that can encrypt count for the farm's user, and stay for as long as it is mounted; and those
+# that the user has there could be taken out.
+_COMMANDS_OF_ENCRYPTION = (0x800C6613, 0xC0506617, 0xC0406618, 0xC0406619)
 # linux/fcntl.h: F_SETLEASE, F_NOTIFY. Whoever opens a file that somebody has a lease on waits for up to 45 s, in other
 # sandboxes and outside; every user can have one on what is its own, such as files of the interpreter. The other command
 # tells what is done with the files of a folder.
@@ -178,7 +182,8 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
         _refuse(errno.ENOTTY),
         _RELOAD,
     ]
-    program += _if_call(machine.number("ioctl"), [*_refuse_values(1, _TERMINAL_INPUT), *btrfs])
+    encryption = _refuse_values(1, _COMMANDS_OF_ENCRYPTION, error=errno.ENOTTY)
+    program += _if_call(machine.number("ioctl"), [*_refuse_values(1, _TERMINAL_INPUT), *btrfs, *encryption])
     program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
     options = (_PR_SET_SECCOMP, _PR_SCHED_CORE, *(() if is_first else (_PR_SET_DUMPABLE,)))
     program += _if_call(machine.number("prctl"), [*_refuse_values(0, options), *_refuse_newer_options()])
