@@ -26,6 +26,8 @@ from tests.cli.commands import run_command
 ASKING = {"COMPILEFARM_ADDRESS": "farm:1", "COMPILEFARM_TORCH_CACHES": "yes"}
 GRAPHS = {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1"}
 PGO = {"TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO": "1"}
+OFF = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+ALSO_OFF = {"TORCH_COMPILE_FORCE_DISABLE_CACHES": "1"}
 KEEPING = StatusResponse(caches=CacheUsage(size_limit_bytes=50_000_000))
 
 
@@ -84,9 +86,11 @@ def test_a_pod_that_asks_for_none_is_told_no_more_than_what_the_farm_keeps() -> 
         (KEEPING, GRAPHS, "torch's caches", "warning", "COMPILEFARM_TORCH_CACHES=yes"),
         (KEEPING, ASKING, "torch's caches", "warning", "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE=1"),
         (KEEPING, ASKING | PGO, "torch's caches", "warning", "TORCH_COMPILE_JOB_ID"),
+        (KEEPING, ASKING | GRAPHS | OFF, "torch's caches", "warning", "unset TORCHINDUCTOR_FORCE_DISABLE_CACHES"),
+        (KEEPING, ASKING | GRAPHS | ALSO_OFF, "torch's caches", "warning", "unset TORCH_COMPILE_FORCE_DISABLE_CACHES"),
         (StatusResponse(), ASKING | GRAPHS, "torch's caches: farm", "failed", "--cache-size-limit"),
     ],
-    ids=["torch asks Redis", "no switch", "no job", "nothing kept"],
+    ids=["torch asks Redis", "no switch", "no job", "all off", "all off in another word", "nothing kept"],
 )
 def test_what_is_missing_is_told_with_a_remedy(
     status: StatusResponse, environ: Mapping[str, str], name: str, state: str, said: str

@@ -13,6 +13,8 @@ from compilefarm.v1.admin_service_pb2 import CacheUsage, StatusResponse, Trust
 _JOB = "TORCH_COMPILE_JOB_ID"
 _PGO = "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO"
 _TRITON = "TRITON_CACHE_MANAGER"
+# torch/compiler/config.py: force_disable_caches, which Triton does not know.
+_OFF = ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCH_COMPILE_FORCE_DISABLE_CACHES")
 # torch's own switches (torch/_inductor/config.py, _functorch/config.py, _dynamo/config.py).
 _SWITCHES = (
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
@@ -82,6 +84,10 @@ def _check_switches(environ: Mapping[str, str]) -> Check:
     if _PGO in switches and not environ.get(_JOB):
         remedy = f"set {_JOB} to a name that all pods of the job have"
         return warning(name, f"{_PGO} is on without {_JOB}: torch keeps no decisions on dynamic shapes", remedy=remedy)
+    off = [variable for variable in _OFF if environ.get(variable) == "1"]
+    if off and switches != [_TRITON]:
+        words = " ".join(off)
+        return warning(name, f"{words}: torch's caches are off, and ask no farm", remedy=f"unset {words}")
     return ok(name, f"the farm is asked: {', '.join(switches)}")
 
 
