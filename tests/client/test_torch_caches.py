@@ -29,7 +29,7 @@ from compilefarm.store.entry_records import read_description, trailer_of
 from compilefarm.store.opening import open_caches
 from compilefarm.torch_internals.kernel_sources import describe_kernel
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND
-from tests.ends import at_later_ones
+from tests.ends import at_later_ones, at_the_oldest
 from tests.forked_pods import ForkedPods, forking
 from tests.installed import declare_entry_points
 
@@ -274,6 +274,7 @@ def threads(number: int) -> Iterator[None]:
 BFLOAT16 = torch.autocast("cpu", dtype=torch.bfloat16)
 
 
+@at_the_oldest
 @pytest.mark.parametrize(
     ("cache", "there", "here"),
     [
@@ -288,7 +289,7 @@ BFLOAT16 = torch.autocast("cpu", dtype=torch.bfloat16)
 def test_code_that_was_compiled_in_another_state_is_a_miss(
     farm: str, installed: Any, tmp_path: Path, cache: str, there: Any, here: Any
 ) -> None:
-    """torch 2.11 has one key for both, and writes what has a gradient outside autocast."""
+    """torch has one key for both before 2.15, and writes what has a gradient outside autocast."""
     key = tmp_path.name
     opened = getattr(installed, cache)("of a state")
     with there:
@@ -300,6 +301,21 @@ def test_code_that_was_compiled_in_another_state_is_a_miss(
         assert other.get(key) is None
 
 
+@at_later_ones
+@pytest.mark.parametrize("cache", ["RemoteFxGraphCache", "RemoteAOTAutogradCache"])
+def test_graphs_of_gpus_are_found_whatever_the_number_of_threads(
+    farm: str, installed: Any, tmp_path: Path, cache: str
+) -> None:
+    """torch's own key has that number from 2.15 on, where something may run on processors."""
+    key, content = tmp_path.name, {"made": "there"}
+    opened = getattr(installed, cache)("of a GPU")
+    with threads(1):
+        opened.put(key, content)
+    with threads(2):
+        assert opened.get(key) == content
+
+
+@at_the_oldest
 def test_what_was_looked_up_in_two_states_is_not_kept(installed: Any) -> None:
     """torch may write for the first of them after it has looked for the other."""
     opened = installed.RemoteAOTAutogradCache("of two states")

@@ -1,7 +1,7 @@
 """Keys of entries of torch's caches in a farm: torch's keys, with what these leave out.
 
-Of compiled graphs that is the vector instructions that their C++ is written for, and in 2.11 the number of threads, the
-default dtype and the dtypes of autocast, too (torch/_inductor/codecache.py: FxGraphHashDetails;
+Of compiled graphs that is the vector instructions that their C++ is written for, and before 2.15 the number of threads,
+the default dtype and the dtypes of autocast, too (torch/_inductor/codecache.py: FxGraphHashDetails;
 _functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails). A pod would get results of other dtypes.
 """
 
@@ -16,6 +16,8 @@ _DIGITS = 16
 _UNDER_AUTOCAST = "AOT_AUTOGRAD"
 _OF_GRAPHS = ("FX_GRAPH", _UNDER_AUTOCAST)
 _DEVICE_TYPES = ("cpu", "cuda")
+# From it on torch's keys tell states apart themselves, numbers of threads only for graphs that may run on processors.
+_FIRST_THAT_TELLS_STATES = (2, 15)
 
 
 class CacheKeys:
@@ -52,6 +54,8 @@ def _state(name: str) -> str:
     """What torch's keys leave out, of this thread now."""
     import torch
 
+    if torch.__version__ >= _FIRST_THAT_TELLS_STATES:
+        return _digest()
     autocast = _DEVICE_TYPES if name == _UNDER_AUTOCAST else ()
     return _digest(
         str(torch.get_default_dtype()),
