@@ -8,6 +8,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -217,15 +219,36 @@ for pid in pids[1:]:
 """
 
 
-def test_processes_that_share_their_memory_take_it_once() -> None:
+@contextmanager
+def sharing_processes() -> Iterator[list[int]]:
     with subprocess.Popen([sys.executable, "-c", SHARING], stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
-        pids = list(map(int, process.stdout.readline().split()))
-        counted_each, counted_once = resident_bytes(pids), memory_bytes(pids)
+        yield list(map(int, process.stdout.readline().split()))
         process.communicate("")
+
+
+def test_processes_that_share_their_memory_take_it_once() -> None:
+    with sharing_processes() as pids:
+        counted_each, counted_once = resident_bytes(pids), memory_bytes(pids)
     megabytes = 1024 * 1024
     assert counted_each > 5 * 64 * megabytes
     assert 64 * megabytes < counted_once < 2 * 64 * megabytes
+
+
+def test_no_more_processes_are_gone_through_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes 15 ms for each of the processes of torch that compile kernels, one for each processor."""
+    looked_at, exactly = list[int](), consumption._memory_of
+
+    def look(pid: int) -> int:
+        looked_at.append(pid)
+        return exactly(pid)
+
+    monkeypatch.setattr(consumption, "_memory_of", look)
+    most = 250 * 1024 * 1024
+    with sharing_processes() as pids:
+        counted_each, found = resident_bytes(pids), memory_bytes(pids, most=most)
+    assert counted_each > most >= found
+    assert 0 < len(looked_at) < len(pids)
 
 
 def test_the_default_leaves_memory_to_others(tmp_path: Path) -> None:

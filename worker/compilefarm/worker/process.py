@@ -275,7 +275,7 @@ class ChildProcess:
             return ChildDied(f"its processes opened more than {settings.most_files} files together")
         if settings.memory_bytes is not None:
             limit = memory_at_first + settings.memory_bytes
-            if resident_bytes(pids) > limit and memory_bytes(pids) > limit:
+            if resident_bytes(pids) > limit and memory_bytes(pids, most=limit) > limit:
                 return ChildOutOfMemory(f"its processes took more than {settings.memory_bytes} bytes together")
         if settings.disk_bytes is not None and disk_bytes(self.folder, pids) > settings.disk_bytes:
             return ChildOutOfDisk(f"its files took more than {settings.disk_bytes} bytes, the limit of this farm")
