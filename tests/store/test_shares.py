@@ -418,7 +418,7 @@ class SharesMachine(RuleBasedStateMachine):
             assert self.total(lying) + len(content) > LIMIT
         else:
             self.use(path)
-            lying = self.expect(before, stale=stale, coming=coming)
+            lying = self.expect(before, stale=stale, coming=coming, sent=frozenset({path}))
             self.owners[path] = namespace
             holdings = self.holdings(lying, coming={})
             # Who found tensors of others since room was made last has these only when it is made again.
@@ -466,7 +466,9 @@ class SharesMachine(RuleBasedStateMachine):
 
     # What has to hold.
 
-    def expect(self, before: set[str], *, stale: set[str], coming: Mapping[str, int]) -> set[str]:
+    def expect(
+        self, before: set[str], *, stale: set[str], coming: Mapping[str, int], sent: frozenset[str] = frozenset()
+    ) -> set[str]:
         """After a write: nothing is gone that is in use, or within a share, and everything else is if the store is
         above its limit. Returns what is there.
 
@@ -474,6 +476,7 @@ class SharesMachine(RuleBasedStateMachine):
             before: what was there, with what was written.
             stale: what of it goes first.
             coming: what was asked for.
+            sent: the blobs of it that have come. They may have lain there before, and count once.
         """
         lying = self.lying()
         gone = before - lying
@@ -487,7 +490,8 @@ class SharesMachine(RuleBasedStateMachine):
         for namespace in map(namespace_of, lost):
             assert holdings[namespace] > share_bytes
             assert left[namespace] + largest_bytes > share_bytes
-        if self.total(lying & before - stale) + sum(coming.values()) > LIMIT and self.clock() >= self.quiet_until:
+        full = self.total(lying & before - stale - sent) + sum(coming.values()) > LIMIT
+        if full and self.clock() >= self.quiet_until:
             # What others left behind counts for who relied on it when room is made again.
             for path in (self.loose(lying) & before) - self.loose(before - stale):
                 left[self.owners[path]] -= self.total([path])
