@@ -71,14 +71,14 @@ async def test_others_are_answered_while_many_small_requests_are_looked_at(tmp_p
     names = {"one": "compile", "two": "read"} if asks else {"": "admin"}
     async with farm(tmp_path, names) as callers:
         greedy, modest = next(iter(callers.values())), list(callers.values())[-1]
-        many = asyncio.gather(*(send(greedy, "Plan", content) for _ in range(128)))
+        many = asyncio.gather(*(send(greedy, "Plan", content) for _ in range(256)))
         answered = 0
         while not many.done():
             await modest.status()
             answered += 1
     assert set(many.result()) == {"OK"}
-    # It was one or two, each after all that had come before it. On two slow cores that others use it is ten.
-    assert answered > 5
+    # It was one or two, each after all that had come before it.
+    assert answered > 12
 
 
 async def test_values_are_counted_before_they_are_looked_at() -> None:
@@ -205,8 +205,8 @@ async def test_others_are_answered_while_many_reports_come(tmp_path: Path, asks:
             await modest.status()
             answered += 1
     assert set(many.result()) == {"OK"}
-    # It was one or two, each after all that had come before it. On two slow cores that others use it is ten.
-    assert answered > 5
+    # It was one or two, each after all that had come before it.
+    assert answered > 12
 
 
 @pytest.mark.parametrize("depth", [1, 3])
