@@ -36,10 +36,11 @@ ROOMY = GatewayConfig(listen="127.0.0.1:0", max_message_bytes=8 * 1024 * 1024)
 METHODS = {"Plan": PlanRequest, "Lookup": LookupRequest}
 
 
-def wide_job(values: int) -> Job:
-    """Three nodes, and so many values in one argument."""
+def wide_job(values: int, *, other: int = 0) -> Job:
+    """Three nodes, and so many values in one argument; another number, another job."""
     job = sample_job()
     job.graph.nodes[1].call.args.add(list=Sequence(items=[Value(node=0)] * values))
+    job.graph.nodes[1].call.args.add(integer=other)
     return job
 
 
@@ -67,11 +68,12 @@ async def test_others_are_answered_while_a_large_request_is_looked_at(tmp_path: 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["auth", "open"])
 async def test_others_are_answered_while_many_small_requests_are_looked_at(tmp_path: Path, asks: bool) -> None:
-    content = PlanRequest(job=wide_job(3900)).SerializeToString()
+    # What was looked at once is known, so each is another.
+    contents = [PlanRequest(job=wide_job(3900, other=number)).SerializeToString() for number in range(64)]
     names = {"one": "compile", "two": "read"} if asks else {"": "admin"}
     async with farm(tmp_path, names) as callers:
         greedy, modest = next(iter(callers.values())), list(callers.values())[-1]
-        many = asyncio.gather(*(send(greedy, "Plan", content) for _ in range(256)))
+        many = asyncio.gather(*(send(greedy, "Plan", content) for content in contents))
         answered = 0
         while not many.done():
             await modest.status()
