@@ -111,7 +111,7 @@ async def test_bytes_that_come_push_out_nothing_of_a_namespace_within_its_share(
         # None of it is kept: it is not what was announced.
         pieces = [PutRequest(entry=describe(bytes(MIB), cache=CACHE, key="key"))]
         pieces += [PutRequest(chunk=b"." * (MIB // 8))] * 8
-        with pytest.raises(Refused, match="each namespace keeps an equal share") as refused:
+        with pytest.raises(Refused, match="each namespace keeps its share") as refused:
             await dev.put_pieces(pieces)
         assert refused.value.reason == "store_full"
         assert (await prod.get_entry("earlier"))[1] == bytes(2 * MIB // 5)
@@ -119,6 +119,23 @@ async def test_bytes_that_come_push_out_nothing_of_a_namespace_within_its_share(
             await dev.get_entry("of dev")
         await dev.put_entry(bytes(MIB // 2), key="fits")
         assert (await prod.get_entry("earlier"))[1] == bytes(2 * MIB // 5)
+
+
+async def test_namespaces_that_hold_next_to_nothing_take_nothing_from_the_share_of_another(tmp_path: Path) -> None:
+    small = [f"small-{number}" for number in range(8)]
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(callers_in(tmp_path, "prod", "greedy", *small)))
+    async with (
+        serving(caches=await caches_in(tmp_path), config=config) as gateway,
+        calling(gateway.address, token="prod") as prod,
+        calling(gateway.address, token="greedy") as greedy,
+    ):
+        await prod.put_entry(bytes(MIB // 5), key="earlier")
+        for name in small:
+            async with calling(gateway.address, token=name) as calls:
+                await calls.put_entry(b"", key="key")
+        for number in range(20):
+            await greedy.put_entry(bytes(MIB // 10), key=f"key {number}")
+        assert (await prod.get_entry("earlier"))[1] == bytes(MIB // 5)
 
 
 async def test_entries_without_bytes_count_for_the_room_that_they_take(tmp_path: Path) -> None:

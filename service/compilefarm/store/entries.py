@@ -213,8 +213,8 @@ class EntryStore:
             )
 
     async def reserve(self, coming: Mapping[str, int], *, namespace: str = "") -> None:
-        """Passes if what is on its way may be put; makes room for it. A namespace that has no more than an equal share,
-        with what is on its way, loses nothing.
+        """Passes if what is on its way may be put; makes room for it. A namespace that has no more than its share, with
+        what is on its way, loses nothing.
 
         Args:
             coming: how many bytes, by namespace.
@@ -233,7 +233,7 @@ class EntryStore:
         if self._is_above(size_bytes):
             raise StoreFull(
                 f"caches have no room for the {size_bytes} bytes that are on their way: all entries together may have "
-                f"{self._size_limit_bytes}, and each namespace keeps an equal share; have --cache-size-limit raised"
+                f"{self._size_limit_bytes}, and each namespace keeps its share of them; have --cache-size-limit raised"
             )
 
     async def put(self, entry: CacheEntry, blob: StagedBlob) -> None:

@@ -14,6 +14,7 @@ from compilefarm.store.backend import StoredObject
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_records import ENTRIES, namespace_of_entry, written_namespace
 from compilefarm.store.layout import USES, use_path
+from compilefarm.store.shares import share_of
 from compilefarm.store.steps import in_steps, sort_in_steps
 from compilefarm.store.uses import LEASE_SECONDS, Uses
 
@@ -53,7 +54,7 @@ class EntryCollector:
         self, *, limit_bytes: float, coming: Mapping[str, int] = NOTHING_COMING, dry_run: bool = False
     ) -> CollectedEntries:
         """Removes entries whose lifetime is over; and then, as long as the others take more than the limit, those that
-        were used least recently of namespaces that have more than an equal share.
+        were used least recently of namespaces that have more than their share (see `share_of`).
 
         Args:
             limit_bytes: the limit, of what is stored and on its way.
@@ -110,10 +111,12 @@ def _sum_up(entries: Iterable[StoredObject], going: Sequence[StoredObject]) -> C
 
 
 def _least_recent(by_use: list[StoredObject], *, limit_bytes: float, coming: Mapping[str, int]) -> list[StoredObject]:
-    sizes = Counter({written_namespace(namespace): size_bytes for namespace, size_bytes in coming.items()})
+    sizes = Counter[str | None](
+        {written_namespace(namespace): coming_bytes for namespace, coming_bytes in coming.items()}
+    )
     for stored in by_use:
         sizes[namespace_of_entry(stored.path)] += stored.size_bytes
-    share_bytes = limit_bytes / max(len(sizes), 1)
+    share_bytes = share_of(sizes, limit_bytes=limit_bytes)
     going: list[StoredObject] = []
     for stored in by_use:
         namespace = namespace_of_entry(stored.path)
