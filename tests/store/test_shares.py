@@ -272,6 +272,22 @@ async def test_tensors_that_an_artifact_leaves_behind_count_for_who_has_them(
     assert await kept(store, "first", "second", namespace="prod") == ["first", "second"]
 
 
+async def test_tensors_that_an_artifact_leaves_behind_take_nothing_yet_from_who_found_them(
+    store: LimitedStore, clock: MovedClock
+) -> None:
+    libraries = [content_of(f"library {number}", size_bytes=20 * KB) for number in range(2)]
+    await put(store, "a", namespace="greedy", libraries=libraries)
+    await put(store, "first", namespace="dev")
+    await put(store, "a", "b", "c", namespace="prod")
+    clock.move(2 * LEASE_SECONDS)
+    # It holds nothing by that while an artifact names them, and that one is the first to go.
+    assert await store.find_missing([*map(digest_of, libraries)], namespace="dev") == []
+    await put(store, "d", namespace="prod")
+    assert await kept(store, "a", namespace="greedy") == []
+    assert await kept(store, "first", namespace="dev") == ["first"]
+    assert await kept(store, "a", "b", "c", "d", namespace="prod") == ["b", "c", "d"]
+
+
 async def test_what_was_sent_before_a_restart_may_be_of_whoever_sends_more(tmp_path: Path, clock: MovedClock) -> None:
     store = await opened(tmp_path, clock)
     await put(store, "first", "second", namespace="prod")
@@ -407,6 +423,7 @@ class SharesMachine(RuleBasedStateMachine):
         content = CONTENTS[number]
         path, before, coming = blob_path(digest_of(content)), self.lying(), {namespace: len(content)}
         stale, is_quiet = self.stale(before), self.clock() < self.quiet_until
+        is_in_use = path in before and self.is_used(path)
         try:
             self.run(upload(self.store, content, namespace=namespace))
         except StoreFull:
@@ -418,7 +435,9 @@ class SharesMachine(RuleBasedStateMachine):
             assert self.total(lying) + len(content) > LIMIT
         else:
             self.use(path)
-            lying = self.expect(before, stale=stale, coming=coming, sent=frozenset({path}))
+            # Room is made before it comes: what stays there meanwhile counts as well.
+            stayed = is_in_use or path in before - self.loose(self.lying())
+            lying = self.expect(before, stale=stale, coming=coming, sent=frozenset() if stayed else frozenset({path}))
             self.owners[path] = namespace
             holdings = self.holdings(lying, coming={})
             # Who found tensors of others since room was made last has these only when it is made again.
@@ -476,7 +495,7 @@ class SharesMachine(RuleBasedStateMachine):
             before: what was there, with what was written.
             stale: what of it goes first.
             coming: what was asked for.
-            sent: the blobs of it that have come. They may have lain there before, and count once.
+            sent: what of it has come once room had been made.
         """
         lying = self.lying()
         gone = before - lying

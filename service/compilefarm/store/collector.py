@@ -268,26 +268,35 @@ class _Sweep:
     async def evict(self, *, limit_bytes: float) -> Mapping[str | None, int]:
         """Removes the artifacts that were used least recently of namespaces that have more than their share, until the
         limit is kept or all others of these are in use; then those that nobody used for FORGOTTEN_SECONDS. Whatever
-        others keep in use, nobody loses anything else within its share. Returns what each has left.
+        others keep in use, nobody loses anything else within its share. What artifacts of others leave behind counts
+        for who relies on it from the next time on. Returns what each has left.
         """
         holdings = await asyncio.to_thread(self._count_holdings)
         share_bytes = share_of(holdings.sizes, limit_bytes=limit_bytes)
         by_use = await sorted_in_thread(self._artifacts, key=self._last_use)
+        left_behind: dict[str, str] = {}
         for least_bytes, before_seconds in ((share_bytes, math.inf), (0.0, self._uses.now() - FORGOTTEN_SECONDS)):
             async for stored in in_steps(by_use):
                 if not self._is_above(limit_bytes) or self._last_use(stored) > before_seconds:
                     break
                 if stored.path not in self._gone and holdings.sizes[namespace_of(stored.path)] > least_bytes:
-                    await self._remove_counted(stored, holdings=holdings)
+                    left_behind |= await self._remove_counted(stored, holdings=holdings)
+        for path, holder in left_behind.items():
+            holdings.add_loose(self._blobs[path], holder=holder)
         return holdings.sizes
 
-    async def _remove_counted(self, stored: StoredObject, *, holdings: Holdings) -> None:
+    async def _remove_counted(self, stored: StoredObject, *, holdings: Holdings) -> dict[str, str]:
+        """Returns the blobs that it leaves behind and others rely on, with who does."""
         await self._remove_artifact(stored)
-        if stored.path in self._gone:
-            named = self._artifacts[stored]
-            holdings.remove(stored, named=named)
-            for path in filter(self.is_loose, named):
-                holdings.add_loose(self._blobs[path], holder=self._holders.get(path, namespace_of(stored.path)))
+        if stored.path not in self._gone:
+            return {}
+        holdings.remove(stored, named=self._artifacts[stored])
+        owner = namespace_of(stored.path)
+        holders = {path: self._holders.get(path, owner) for path in self._artifacts[stored] if self.is_loose(path)}
+        for path, holder in holders.items():
+            if holder == owner:
+                holdings.add_loose(self._blobs[path], holder=owner)
+        return {path: holder for path, holder in holders.items() if holder != owner}
 
     def is_loose(self, path: str) -> bool:
         """Returns whether a blob is there that no manifest names."""
