@@ -142,3 +142,72 @@ class ArtifactStore(Protocol):
 
     async def usage(self) -> StoreUsage:
         """Returns how much is stored."""
+
+
+class WrappingStore(ArtifactStore):
+    """Passes everything on to another store. Wrappers override what they change."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+
+    @property
+    def shared(self) -> Backend:
+        return self._store.shared
+
+    async def find_manifest(
+        self,
+        key: str,
+        *,
+        namespaces: Sequence[str] = EVERYBODYS,
+        hints: Sequence[int] | None = None,
+        fresh: bool = False,
+    ) -> Manifest | None:
+        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints, fresh=fresh)
+
+    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
+        return await self._store.find_by_prefix(prefix, namespaces=namespaces)
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self._store.get_blob(digest)
+
+    def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
+        return self._store.reading(digest)
+
+    async def find_size(self, digest: str) -> int | None:
+        return await self._store.find_size(digest)
+
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
+        return self._store.staging(digest)
+
+    async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
+        await self._store.put_staged(blob, digest=digest, namespace=namespace)
+
+    async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
+        await self._store.reserve(coming, namespace=namespace)
+
+    async def put_blob(self, content: bytes, *, digest: str) -> None:
+        await self._store.put_blob(content, digest=digest)
+
+    async def find_missing(self, digests: Sequence[str], *, namespace: str | None = None) -> list[str]:
+        return await self._store.find_missing(digests, namespace=namespace)
+
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
+        return await self._store.put_artifact(manifest, blobs=blobs)
+
+    async def find_variants(self, key: str, *, namespace: str) -> Variants:
+        return await self._store.find_variants(key, namespace=namespace)
+
+    async def put_check(self, check: Check) -> None:
+        await self._store.put_check(check)
+
+    async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
+        return await self._store.find_checks(key, namespaces=namespaces)
+
+    async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
+        return await self._store.withdraw(manifest, reason=reason)
+
+    async def probe(self) -> None:
+        await self._store.probe()
+
+    async def usage(self) -> StoreUsage:
+        return await self._store.usage()

@@ -15,21 +15,18 @@ whoever is given a manifest from memory has as good as the same time to fetch th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.contents import Content
 from compilefarm.core.errors import NotStored
-from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
-from compilefarm.store.backend import Backend
+from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore, WrappingStore
 from compilefarm.store.cache import Cache
-from compilefarm.store.files import InMemory, Readable, StagedBlob
+from compilefarm.store.files import InMemory, Readable
 from compilefarm.store.uses import Now
-from compilefarm.store.variants import Variants
-from compilefarm.v1.admin_service_pb2 import StoreUsage
-from compilefarm.v1.manifest_pb2 import Check, Manifest
+from compilefarm.v1.manifest_pb2 import Manifest
 
 FRESH_SECONDS = 10.0
 # Of the memory, for manifests.
@@ -51,7 +48,7 @@ class _Known:
     digests: frozenset[str]
 
 
-class CachedStore(ArtifactStore):
+class CachedStore(WrappingStore):
     """A store that keeps in memory what was read.
 
     Args:
@@ -61,16 +58,12 @@ class CachedStore(ArtifactStore):
     """
 
     def __init__(self, store: ArtifactStore, *, limit_bytes: int, now: Now) -> None:
-        self._store = store
+        super().__init__(store)
         manifests_bytes = int(_MANIFESTS_SHARE * limit_bytes)
         self._blobs: Cache[str, bytes] = Cache(limit_bytes=limit_bytes - manifests_bytes, size_of=len, now=now)
         self._manifests: Cache[_Question, _Known] = Cache(
             limit_bytes=manifests_bytes, size_of=_size_of, kept_seconds=FRESH_SECONDS, now=now
         )
-
-    @property
-    def shared(self) -> Backend:
-        return self._store.shared
 
     async def find_manifest(
         self,
@@ -86,9 +79,6 @@ class CachedStore(ArtifactStore):
             self._manifests.renew(lambda asked: asked == question)
         known = await self._manifests.get(question, load=partial(self._load, question))
         return None if known is None else known.manifest
-
-    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
-        return await self._store.find_by_prefix(prefix, namespaces=namespaces)
 
     async def get_blob(self, digest: str) -> bytes:
         try:
@@ -108,49 +98,16 @@ class CachedStore(ArtifactStore):
         else:
             yield InMemory(await self.get_blob(digest))
 
-    async def find_size(self, digest: str) -> int | None:
-        return await self._store.find_size(digest)
-
-    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
-        return self._store.staging(digest)
-
-    async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
-        await self._store.put_staged(blob, digest=digest, namespace=namespace)
-
-    async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
-        await self._store.reserve(coming, namespace=namespace)
-
-    async def put_blob(self, content: bytes, *, digest: str) -> None:
-        await self._store.put_blob(content, digest=digest)
-
-    async def find_missing(self, digests: Sequence[str], *, namespace: str | None = None) -> list[str]:
-        return await self._store.find_missing(digests, namespace=namespace)
-
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         try:
             return await self._store.put_artifact(manifest, blobs=blobs)
         finally:
             self._manifests.renew(lambda question: question[0] == manifest.key)
 
-    async def find_variants(self, key: str, *, namespace: str) -> Variants:
-        return await self._store.find_variants(key, namespace=namespace)
-
-    async def put_check(self, check: Check) -> None:
-        await self._store.put_check(check)
-
-    async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
-        return await self._store.find_checks(key, namespaces=namespaces)
-
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         withdrawn = await self._store.withdraw(manifest, reason=reason)
         self._manifests.forget(lambda _: True)
         return withdrawn
-
-    async def probe(self) -> None:
-        await self._store.probe()
-
-    async def usage(self) -> StoreUsage:
-        return await self._store.usage()
 
     async def _load(self, question: _Question) -> _Known | None:
         key, namespaces, hints = question

@@ -7,19 +7,16 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 
 from compilefarm.core.contents import Content
 from compilefarm.core.errors import StoreFull, StoreUnavailable
-from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
-from compilefarm.store.backend import Backend
+from compilefarm.store.artifact_store import ArtifactStore, WrappingStore
 from compilefarm.store.collector import NOTHING_COMING, Collector
 from compilefarm.store.counting import CountingBackend, counted_bytes
-from compilefarm.store.files import Readable, StagedBlob
+from compilefarm.store.files import StagedBlob
 from compilefarm.store.layout import BLOBS, MANIFESTS, blob_path
 from compilefarm.store.shares import NOBODY, share_of
 from compilefarm.store.uses import Now, is_within
-from compilefarm.store.variants import Variants
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
 
@@ -32,7 +29,7 @@ RETRY_SECONDS = 60.0
 _logger = logging.getLogger(__name__)
 
 
-class LimitedStore(ArtifactStore):
+class LimitedStore(WrappingStore):
     """A store that evicts in the background after a write beyond the limit.
 
     Args:
@@ -52,7 +49,7 @@ class LimitedStore(ArtifactStore):
         size_limit_bytes: int,
         now: Now,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._backend = backend
         self._collector = collector
         self._size_limit_bytes = size_limit_bytes
@@ -64,35 +61,6 @@ class LimitedStore(ArtifactStore):
         self._sizes: Counter[str | None] = Counter()
         self._evicted_artifacts = 0
         self._making_room: asyncio.Task[None] | None = None
-
-    @property
-    def shared(self) -> Backend:
-        return self._store.shared
-
-    async def find_manifest(
-        self,
-        key: str,
-        *,
-        namespaces: Sequence[str] = EVERYBODYS,
-        hints: Sequence[int] | None = None,
-        fresh: bool = False,
-    ) -> Manifest | None:
-        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints, fresh=fresh)
-
-    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
-        return await self._store.find_by_prefix(prefix, namespaces=namespaces)
-
-    async def get_blob(self, digest: str) -> bytes:
-        return await self._store.get_blob(digest)
-
-    def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
-        return self._store.reading(digest)
-
-    async def find_size(self, digest: str) -> int | None:
-        return await self._store.find_size(digest)
-
-    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
-        return self._store.staging(digest)
 
     async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
         is_new = not self._backend.has_counted(blob_path(digest))
@@ -140,21 +108,9 @@ class LimitedStore(ArtifactStore):
         self._check_size()
         return stored
 
-    async def find_variants(self, key: str, *, namespace: str) -> Variants:
-        return await self._store.find_variants(key, namespace=namespace)
-
     async def put_check(self, check: Check) -> None:
         await self._store.put_check(check)
         self._check_size()
-
-    async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
-        return await self._store.find_checks(key, namespaces=namespaces)
-
-    async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
-        return await self._store.withdraw(manifest, reason=reason)
-
-    async def probe(self) -> None:
-        await self._store.probe()
 
     async def usage(self) -> StoreUsage:
         usage = await self._store.usage()
