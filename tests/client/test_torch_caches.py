@@ -246,6 +246,10 @@ def test_code_for_other_vector_instructions_is_a_miss(
     assert opened.get("key") == content
 
 
+def told_by_the_pod(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "compilefarm.client"]
+
+
 def forget_processor() -> None:
     cache_keys._processor.cache_clear()
     cache_keys._digest.cache_clear()
@@ -271,7 +275,19 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(earlier)
 
 
+@contextmanager
+def autocast_dtype(device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    """What a graph that switches autocast on without a dtype takes; no such device is needed."""
+    earlier = torch.get_autocast_dtype(device_type)
+    torch.set_autocast_dtype(device_type, dtype)
+    try:
+        yield
+    finally:
+        torch.set_autocast_dtype(device_type, earlier)
+
+
 BFLOAT16 = torch.autocast("cpu", dtype=torch.bfloat16)
+NO_AUTOCAST = torch.autocast("cpu", enabled=False)
 
 
 @at_the_oldest
@@ -283,7 +299,9 @@ BFLOAT16 = torch.autocast("cpu", dtype=torch.bfloat16)
         ("RemoteAOTAutogradCache", threads(1), threads(2)),
         ("RemoteAOTAutogradCache", default_dtype(torch.float32), default_dtype(torch.float64)),
         ("RemoteAOTAutogradCache", BFLOAT16, torch.autocast("cpu", dtype=torch.float16)),
-        ("RemoteAOTAutogradCache", BFLOAT16, torch.autocast("cpu", enabled=False)),
+        ("RemoteAOTAutogradCache", BFLOAT16, NO_AUTOCAST),
+        ("RemoteAOTAutogradCache", autocast_dtype("xpu", torch.float16), autocast_dtype("xpu", torch.bfloat16)),
+        ("RemoteAOTAutogradCache", autocast_dtype("mps", torch.float16), autocast_dtype("mps", torch.bfloat16)),
     ],
 )
 def test_code_that_was_compiled_in_another_state_is_a_miss(
@@ -301,6 +319,23 @@ def test_code_that_was_compiled_in_another_state_is_a_miss(
         assert other.get(key) is None
 
 
+@pytest.mark.parametrize("cache", ["RemoteFxGraphCache", "RemoteAOTAutogradCache"])
+def test_constants_that_were_folded_with_the_smallest_numbers_as_zero_are_a_miss(
+    installed: Any, tmp_path: Path, cache: str
+) -> None:
+    """torch has one key for both."""
+    key = tmp_path.name
+    opened = getattr(installed, cache)("of constants")
+    torch.set_flush_denormal(True)
+    try:
+        assert opened.get(key) is None
+        opened.put(key, {"made": "flushing"})
+        assert opened.get(key) == {"made": "flushing"}
+    finally:
+        torch.set_flush_denormal(False)
+    assert opened.get(key) is None
+
+
 @at_later_ones
 @pytest.mark.parametrize("cache", ["RemoteFxGraphCache", "RemoteAOTAutogradCache"])
 def test_graphs_of_gpus_are_found_whatever_the_number_of_threads(
@@ -316,7 +351,7 @@ def test_graphs_of_gpus_are_found_whatever_the_number_of_threads(
 
 
 @at_the_oldest
-def test_what_was_looked_up_in_two_states_is_not_kept(installed: Any) -> None:
+def test_what_was_looked_up_in_two_states_is_not_kept(installed: Any, caplog: pytest.LogCaptureFixture) -> None:
     """torch may write for the first of them after it has looked for the other."""
     opened = installed.RemoteAOTAutogradCache("of two states")
     with BFLOAT16:
@@ -324,9 +359,43 @@ def test_what_was_looked_up_in_two_states_is_not_kept(installed: Any) -> None:
     with torch.autocast("cpu", dtype=torch.float16):
         assert opened.get("key") is None
         opened.put("key", {"made": "for one"})
+        opened.put("key", {"made": "for one"})
         assert opened.get("key") is None
     with BFLOAT16:
         assert opened.get("key") is None
+    (line,) = told_by_the_pod(caplog)
+    assert "entries of torch's caches are not written" in line
+    assert "[several_states]: a graph was looked up in several states (dtypes, threads, denormals)" in line
+
+
+@at_the_oldest
+def test_what_is_written_before_it_is_looked_up_in_another_state_is_kept(
+    installed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = installed.RemoteAOTAutogradCache("of one state after the other")
+    for state, content in ((BFLOAT16, {"made": "in bfloat16"}), (NO_AUTOCAST, {"made": "without"})):
+        with state:
+            assert opened.get("each") is None
+        # As torch does what has a gradient.
+        opened.put("each", content)
+    install()
+    other = installed.RemoteAOTAutogradCache("of one state after the other")
+    with BFLOAT16:
+        assert other.get("each") == {"made": "in bfloat16"}
+    with NO_AUTOCAST:
+        assert other.get("each") == {"made": "without"}
+    assert not told_by_the_pod(caplog)
+
+
+def test_a_torch_that_cannot_be_asked_for_its_state_is_a_miss(
+    installed: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = installed.RemoteFxGraphCache("of an unknown torch")
+    opened.put("key", {"made": "before"})
+    monkeypatch.setattr(cache_keys, "_state", lambda _: torch.no_such_function())
+    assert opened.get("key") is None
+    opened.put("key", {"made": "now"})
+    assert {line.partition(",")[0] for line in told_by_the_pod(caplog)} == {"compilefarm: a defect in torch's caches"}
 
 
 def test_a_pod_gets_results_of_its_own_default_dtype(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from compilefarm.torch_internals import remote_caches
-from compilefarm.torch_internals.remote_caches import serve_from
+from compilefarm.torch_internals.remote_caches import autocast_device_types, serve_from
 
 CACHES = {
     "RemoteFxGraphCache": "FX_GRAPH",
@@ -87,3 +88,9 @@ def test_a_module_that_is_not_imported_yet_is_seen_when_it_is(tmp_path: object) 
 def test_tritons_variable_is_the_one_that_it_reads() -> None:
     knobs = pytest.importorskip("triton").knobs
     assert type(knobs.cache).__dict__["remote_manager_class"].key == remote_caches.TRITON_BACKEND
+
+
+def test_torch_says_what_it_knows_autocast_for() -> None:
+    types = autocast_device_types()
+    assert {"cpu", "cuda", "xpu", "mps"} <= set(types)
+    assert [torch.is_autocast_enabled(device_type) for device_type in types] == [False] * len(types)

@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pushes or pulls, and prints what became of it; 1 if nothing was, and something kept it from that."""
+    """Pushes or pulls, and prints what became of it; 1 if nothing was, and something kept it from that,
+    or the farm ended in the middle."""
     if arguments.folder is not None:
         # torch reads it at each use.
         os.environ[_FOLDER] = str(arguments.folder)
@@ -62,7 +63,7 @@ def _push(arguments: argparse.Namespace) -> int:
 
 def _pull(arguments: argparse.Namespace) -> int:
     pulled = _bundles(arguments, TorchCaches()).pull(arguments.name)
-    return _told(str(pulled), pulled.obstacles, did_something=bool(pulled.loaded))
+    return _told(str(pulled), pulled.obstacles, did_something=bool(pulled.loaded) and not pulled.is_cut_off)
 
 
 def _bundles(arguments: argparse.Namespace, caches: TorchCaches) -> Bundles:

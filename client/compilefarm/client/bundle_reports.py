@@ -81,12 +81,14 @@ class Pulled:
         loaded: number of parts that are in the local caches now, by kind.
         received_bytes: their contents.
         obstacles: why others were not loaded.
+        is_cut_off: whether the farm ended before it was asked for all parts; another pull may load the others.
     """
 
     name: str
     loaded: Mapping[str, int]
     received_bytes: int
     obstacles: Sequence[str] = ()
+    is_cut_off: bool = False
 
     def __str__(self) -> str:
         return f"bundle {self.name}: {_words(self.loaded)} loaded, {self.received_bytes} bytes received"
@@ -98,8 +100,8 @@ def nothing_pushed(name: str, error: FarmError) -> Pushed:
 
 
 def nothing_pulled(name: str, error: FarmError) -> Pulled:
-    """A pull that ended before all was loaded."""
-    return Pulled(name=name, loaded={}, received_bytes=0, obstacles=(_of(error),))
+    """A pull that the farm could not be asked for."""
+    return Pulled(name=name, loaded={}, received_bytes=0, obstacles=(_of(error),), is_cut_off=True)
 
 
 def _of(error: FarmError) -> str:

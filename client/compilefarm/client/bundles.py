@@ -5,7 +5,7 @@ pulled by those who are about to.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from compilefarm.client.bundle_lists import BundleLists
@@ -21,6 +21,7 @@ from compilefarm.core.bundles import (
     parts_of,
     torch_differences,
 )
+from compilefarm.core.errors import FarmError
 from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
 from compilefarm.v1.cache_service_pb2 import TorchCache
 from compilefarm.v1.environment_pb2 import Environment
@@ -86,7 +87,8 @@ class Bundles:
         return Pushed(name=name, added=dict(added), known=known, sent_bytes=sent_bytes, obstacles=obstacles.texts())
 
     def pull(self, name: str) -> Pulled:
-        """Loads what all others have pushed to a bundle into the local caches, as far as it is of use here.
+        """Loads what all others have pushed to a bundle into the local caches, as far as it is of use here. A farm that
+        ends in the middle is an obstacle; what was loaded stays.
 
         Raises:
             FarmError: the farm cannot be asked, or gives nothing to this caller.
@@ -103,14 +105,31 @@ class Bundles:
 
     def _fill(self, name: str, wanted: Sequence[BundlePart], *, obstacles: Obstacles) -> Pulled:
         loaded: Counter[str] = Counter()
-        received_bytes = 0
-        with ThreadPoolExecutor(_READS_AT_A_TIME) as threads:
-            contents = threads.map(lambda part: self._fetch(part, obstacles=obstacles), wanted)
-            for part, content in zip(wanted, contents, strict=True):
+        received_bytes = fetched = 0
+        try:
+            for part, content in self._contents(wanted, obstacles=obstacles):
+                fetched += 1
                 if content is not None and self._load(part, content, obstacles=obstacles):
                     loaded[part.kind] += 1
                     received_bytes += len(content)
-        return Pulled(name=name, loaded=dict(loaded), received_bytes=received_bytes, obstacles=obstacles.texts())
+        except FarmError as error:
+            self._calls.give_up(error)
+            obstacles.note(f"[{error.reason}] {error}", parts=len(wanted) - fetched)
+        return Pulled(
+            name=name,
+            loaded=dict(loaded),
+            received_bytes=received_bytes,
+            obstacles=obstacles.texts(),
+            is_cut_off=fetched < len(wanted),
+        )
+
+    def _contents(
+        self, wanted: Sequence[BundlePart], *, obstacles: Obstacles
+    ) -> Iterator[tuple[BundlePart, bytes | None]]:
+        """Fetches parts, several at a time."""
+        with ThreadPoolExecutor(_READS_AT_A_TIME) as threads:
+            contents = threads.map(lambda part: self._fetch(part, obstacles=obstacles), wanted)
+            yield from zip(wanted, contents, strict=True)
 
     def _send_missing(self, contents: Mapping[str, LocalPart], *, obstacles: Obstacles) -> dict[str, int]:
         """Sends the contents that the farm has not; returns the size of each by digest."""

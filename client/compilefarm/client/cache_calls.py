@@ -13,7 +13,7 @@ from compilefarm.client.farm_calls import calling, read_signing_key
 from compilefarm.core.cache_entries import KEYS_PER_QUESTION, MOST_LISTED, describe, sendable_key
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import CorruptArtifact, UntrustedArtifact
+from compilefarm.core.errors import CorruptArtifact, FarmError, UntrustedArtifact
 from compilefarm.v1.cache_service_pb2 import (
     CacheEntry,
     FindEntryRequest,
@@ -57,6 +57,10 @@ class CacheCalls:
     def lacks_signing_key(self) -> bool:
         """Whether this pod reads signed entries alone and cannot sign: what it wrote, nobody like it would read."""
         return bool(self._trusted) and self._signing_key is None
+
+    def give_up(self, error: FarmError) -> None:
+        """Leaves the farm alone for a while, if the error says that nobody answers."""
+        self._connection.give_up(error)
 
     def signs_like(self, entry: CacheEntry) -> bool:
         """Whether an entry is signed by the key of this pod; without one, whether nobody has signed it."""

@@ -1,7 +1,8 @@
 """Keys of entries of torch's caches in a farm: torch's keys, with what these leave out.
 
-Of compiled graphs that is the vector instructions that their C++ is written for, and before 2.15 the number of threads,
-the default dtype and the dtypes of autocast, too (torch/_inductor/codecache.py: FxGraphHashDetails;
+Of compiled graphs that is the vector instructions that their C++ is written for, and whether constants were folded with
+the smallest numbers taken for zero (torch.set_flush_denormal); before 2.15 the number of threads, the default dtype and
+the dtypes of autocast, too (torch/_inductor/codecache.py: FxGraphHashDetails;
 _functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails). A pod would get results of other dtypes.
 """
 
@@ -9,13 +10,13 @@ from __future__ import annotations
 
 from functools import cache
 
+from compilefarm.core.denormals import flushes_denormal
 from compilefarm.core.digests import digest_of
 
 _DIGITS = 16
 # Of AOTAutograd alone: what autocast does is in Inductor's graphs.
 _UNDER_AUTOCAST = "AOT_AUTOGRAD"
 _OF_GRAPHS = ("FX_GRAPH", _UNDER_AUTOCAST)
-_DEVICE_TYPES = ("cpu", "cuda")
 # From it on torch's keys tell states apart themselves, numbers of threads only for graphs that may run on processors.
 _FIRST_THAT_TELLS_STATES = (2, 15)
 
@@ -24,7 +25,8 @@ class CacheKeys:
     """The keys of a process, whose threads share it."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, str], str | None] = {}
+        # What entries were looked up by, and are not written yet: torch may write after it has looked for another.
+        self._asked: dict[tuple[str, str], list[str]] = {}
 
     def asked(self, name: str, key: str) -> str:
         """Returns the key that an entry is looked up by.
@@ -36,31 +38,43 @@ class CacheKeys:
         if name not in _OF_GRAPHS:
             return key
         key_in_farm = f"{_state(name)} {key}"
-        if self._asked.setdefault((name, key), key_in_farm) != key_in_farm:
-            self._asked[name, key] = None
+        self._asked.setdefault((name, key), []).append(key_in_farm)
         return key_in_farm
 
     def written(self, name: str, key: str) -> str | None:
         """Returns the key that an entry is written under: the one that it was looked up by, since torch writes what has
-        a gradient when that is compiled, outside autocast. None if it was looked up in several states: torch does not
-        say for which of them it was compiled.
+        a gradient when that is compiled, outside autocast. None if lookups in several states were not followed by a
+        write: torch does not say for which of them it was compiled.
         """
         if name not in _OF_GRAPHS:
             return key
-        return self._asked[name, key] if (name, key) in self._asked else f"{_state(name)} {key}"
+        asked = self._asked.get((name, key), [])
+        match sorted(set(asked)):
+            case []:
+                return f"{_state(name)} {key}"
+            case [key_in_farm]:
+                # One write for each lookup at most.
+                asked.pop()
+                return key_in_farm
+            case _:
+                return None
 
 
 def _state(name: str) -> str:
     """What torch's keys leave out, of this thread now."""
     import torch
 
+    from compilefarm.torch_internals.remote_caches import autocast_device_types
+
+    flushing = ("flushes denormals",) if flushes_denormal() else ()
     if torch.__version__ >= _FIRST_THAT_TELLS_STATES:
-        return _digest()
-    autocast = _DEVICE_TYPES if name == _UNDER_AUTOCAST else ()
+        return _digest(*flushing)
+    autocast = autocast_device_types() if name == _UNDER_AUTOCAST else ()
     return _digest(
         str(torch.get_default_dtype()),
         str(torch.get_num_threads()),
         *(f"{kind} {torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}" for kind in autocast),
+        *flushing,
     )
 
 

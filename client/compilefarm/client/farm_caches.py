@@ -50,15 +50,18 @@ class FarmCaches:
         """Writes an entry, if that can be done."""
         # It would take the place of one that is signed.
         if self._calls.lacks_signing_key:
-            self._tell_once(
+            self.leave_out(
                 "no_signing_key",
-                action="written",
                 why=f"this pod trusts keys, and has none to sign with: {CACHE_SIGNING_KEY} names it; others' are read",
             )
             return
         self._reads.forget(cache, key)
         with self._going_on("written"):
             self._calls.write(cache, key, content)
+
+    def leave_out(self, reason: str, *, why: str) -> None:
+        """Says, once for each reason, that an entry is not written."""
+        self._tell_once(reason, action="written", why=why)
 
     @contextmanager
     def _going_on(self, action: str) -> Iterator[None]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 
 from compilefarm.client.announcements import announce_defect
@@ -65,17 +67,35 @@ def _report(error: Exception) -> None:
 
 
 def _find(caches: FarmCaches, keys: CacheKeys, name: str, key: str) -> bytes | None:
-    content = caches.find(TorchCache.Value(_PREFIX + name), keys.asked(name, key))
-    return content if content is None or name not in _TUNING else content_of_torch(content, key=key)
+    with _going_on():
+        content = caches.find(TorchCache.Value(_PREFIX + name), keys.asked(name, key))
+        return content if content is None or name not in _TUNING else content_of_torch(content, key=key)
+    return None
 
 
 def _keep(caches: FarmCaches, keys: CacheKeys, name: str, key: str, content: bytes) -> None:
-    key_in_farm = keys.written(name, key)
-    if key_in_farm is None:
-        return
-    if name in _TUNING:
-        content = describe_entry(content, key=key, sources=_sources())
-    caches.keep(TorchCache.Value(_PREFIX + name), key_in_farm, content)
+    with _going_on():
+        key_in_farm = keys.written(name, key)
+        if key_in_farm is None:
+            caches.leave_out(
+                "several_states",
+                why="a graph was looked up in several states (dtypes, threads, denormals) before it was written, and "
+                "torch does not say for which it was compiled",
+            )
+            return
+        if name in _TUNING:
+            content = describe_entry(content, key=key, sources=_sources())
+        caches.keep(TorchCache.Value(_PREFIX + name), key_in_farm, content)
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Logs a defect inside: a compile goes on without its cache."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - logged with its traceback
+        raise_interruption(error)
+        announce_defect(error, where="torch's caches")
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from compilefarm.core.denormals import flushes_denormal
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
@@ -86,11 +86,6 @@ def _write_contraction(value: bool | str) -> None:
             torch.backends.opt_einsum.strategy = value
 
 
-def _flushes_denormal() -> bool:
-    # torch has no way to read it. A processor in this mode takes the smallest numbers for zero, Python's, too.
-    return sys.float_info.min * sys.float_info.epsilon == 0.0
-
-
 # In the order in which they are set: a general precision writes those below it. The older switch of cuBLAS
 # (cuda.matmul.allow_tf32) is another face of Ambient.float32_matmul_precision.
 _SETTINGS: dict[str, _Setting] = {
@@ -147,7 +142,7 @@ _SETTINGS: dict[str, _Setting] = {
     # What is folded into constants while a graph is compiled is computed in this mode.
     "flush_denormal": _Setting(
         default=False,
-        read=_flushes_denormal,
+        read=flushes_denormal,
         write=lambda value: torch.set_flush_denormal(bool(value)),
     ),
     # Set on and off for all graphs, sent only for those whose order of contractions is to be found.

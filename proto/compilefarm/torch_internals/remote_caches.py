@@ -7,7 +7,7 @@ takes seconds to import, so it is set as soon as torch imports that.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,15 @@ def serve_from(find: Find, keep: Keep, *, report: Callable[[Exception], None]) -
             report(error)
 
     when_imported(_MODULE, override)
+
+
+def autocast_device_types() -> Sequence[str]:
+    """The device types that torch knows autocast for, as its keys of compiled graphs name them from 2.15 on
+    (torch/_functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails)."""
+    import torch
+
+    types: Sequence[str] = torch._C._autocast_supported_devices()
+    return types
 
 
 def _override(module: Any, *, find: Find, keep: Keep) -> None:

@@ -519,6 +519,33 @@ def test_a_farm_that_keeps_no_caches_and_one_that_is_down() -> None:
         push("127.0.0.1:1", part(b"graph"))
 
 
+class EndingFarm(CountingCalls):
+    """A farm that answers for some parts, and then to nobody any more."""
+
+    answers = 0
+
+    def read_part(self, part: BundlePart) -> bytes:
+        if part.key > f"graph {self.answers - 1}":
+            raise Unreachable("nobody answers")
+        return super().read_part(part)
+
+
+def test_a_pull_that_is_cut_off_says_what_was_loaded(farm: str) -> None:
+    push(farm, *(part(f"content {number}".encode(), key=f"graph {number}") for number in range(9)))
+    config, clock = ClientConfig(address=farm), SystemClock()
+    connection = Connection(config, clock=clock)
+    ending = EndingFarm(config, connection=connection, clock=clock)
+    ending.answers = 3
+    machine, pulled = pull(farm, calls=ending)
+    assert sorted(machine.loaded) == [("inductor", f"graph {number}") for number in range(3)]
+    assert (pulled.loaded, pulled.received_bytes, pulled.is_cut_off) == ({"inductor": 3}, 27, True)
+    assert pulled.obstacles == ("6 times: [unreachable] nobody answers",)
+    # What asks next does not wait for the same farm again.
+    with pytest.raises(Unreachable):
+        connection.stubs()
+    assert not pull(farm)[1].is_cut_off
+
+
 def test_equal_pushes_are_one(farm: str, store: Path) -> None:
     content = BundlePush(environment=H200, parts=[part(b"graph").description]).SerializeToString(deterministic=True)
     push(farm, part(b"graph"))
