@@ -23,6 +23,8 @@ from compilefarm.worker.testing import child_settings
 from tests.children.jobs import JOB, hanging_job, supervising
 from tests.processes import alive, descendants
 
+HAS_GROUPS_OF_SESSIONS = Path("/proc/self/autogroup").exists()
+
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
@@ -126,9 +128,18 @@ async def test_a_child_finds_nothing_of_the_one_before(sandbox: Sandbox) -> None
     async with supervising(child_settings("leave-behind", sandbox=sandbox)) as supervisor:
         first, *others = [await run(supervisor) for _ in range(3)]
     assert "'name of a socket': 'done'" in first
-    # The farm goes before them, on each processor.
+    # The farm goes before them, on each processor, also where the kernel shares these out among sessions.
     assert f"'niceness': {os.nice(0) + 10}" in first
+    if HAS_GROUPS_OF_SESSIONS:
+        assert "'session made less nice': 'OSError', 'niceness of the session': '10'" in first
     assert others == [first, first]
+
+
+async def test_who_has_a_device_may_name_its_threads(sandbox: Sandbox) -> None:
+    # The driver of NVIDIA writes to the files of its process, and does not start where it cannot.
+    sandbox = replace(sandbox, devices=(Path("/dev/zero"),))
+    async with supervising(child_settings("leave-behind", sandbox=sandbox)) as supervisor:
+        assert "'name of a thread': 'done'" in await run(supervisor)
 
 
 async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:

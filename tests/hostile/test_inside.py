@@ -74,9 +74,9 @@ def test_nothing_of_the_machine_can_be_changed(found: Found) -> None:
     assert found["changed"] == []
 
 
-def test_threads_can_be_named(found: Found) -> None:
-    # The driver of NVIDIA does not start where they cannot.
-    assert len(found["own"]) == 1
+def test_it_goes_before_the_farm_for_ever_when_memory_or_processors_are_short(found: Found) -> None:
+    assert found["oom score"] >= 500
+    assert found["own"] == []
 
 
 def test_what_tells_of_the_machine_is_hidden(found: Found) -> None:
@@ -92,6 +92,8 @@ def test_system_calls_that_lead_out_are_refused(found: Found) -> None:
 
 
 def test_nothing_of_the_host_is_reached(found: Found) -> None:
+    # What refuses it first differs by user.
+    assert found["places"].pop("change the first process") in ("EACCES", "EROFS")
     assert found["places"] == {
         "look at STORE": "ENOENT",
         "look at SIGNING_KEY": "ENOENT",
@@ -101,7 +103,6 @@ def test_nothing_of_the_host_is_reached(found: Found) -> None:
         "look at /var": "ENOENT",
         "signal a stranger": "ESRCH",
         "read of a stranger": "ENOENT",
-        "change the first process": "EACCES",
         "connect": "EAFNOSUPPORT",
         "connect outside": "EAFNOSUPPORT",
         "connect by name": "ECONNREFUSED",
@@ -140,10 +141,6 @@ def test_it_cannot_make_files_in_memory_without_an_end(found: Found) -> None:
 def test_it_leaves_timers_to_others(found: Found) -> None:
     # Those of its user count together, whatever the sandbox: the farm, and its user's other programs, could make none.
     assert 0 < found["timers"] < 2000
-
-
-def test_it_is_ended_before_the_farm_when_memory_runs_out(found: Found) -> None:
-    assert found["oom score"] >= 500
 
 
 def test_it_sees_its_own_processes_and_no_devices_of_the_machine(found: Found) -> None:

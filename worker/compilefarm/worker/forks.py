@@ -8,6 +8,7 @@ the child's standard input, output and error, a pipe that tells the supervisor i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -197,7 +198,7 @@ def _become_child(request: _Request) -> None:
     try:
         os.setsid()
         _raise_oom_score()
-        os.nice(_NICENESS)
+        _be_nice()
         if request.group is not None:
             enter(request.group)
         for target, descriptor in enumerate(request.standard):
@@ -234,14 +235,23 @@ def _raise_oom_score() -> None:
         score.write_text(str(_OOM_SCORE))
 
 
+def _be_nice() -> None:
+    """Leaves processors to the farm, also where the kernel shares them out among sessions (sched(7), autogroup)."""
+    os.nice(_NICENESS)
+    # There may be no such groups, or nothing may be written there, and without privilege ten in a second can say so.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICENESS))
+
+
 def _enter_pid_namespace() -> None:
     """Forks once more and returns in the new process: after setns(2), only children are in the process namespace
     (pid_namespaces(7)). This process waits outside and ends as the new one does. Both are under the filter.
     """
     pid = os.fork()
     if pid == 0:
-        # Signals to a group reach this process otherwise, from inside the sandbox.
-        os.setsid()
+        # Signals to a group reach this process otherwise, from inside the sandbox. Its session is that of this process,
+        # which the kernel knows to be nice.
+        os.setpgid(0, 0)
         end_with_parent()
     filter_system_calls()
     if pid == 0:

@@ -127,6 +127,9 @@ class Sandbox:
             options += _hidden_sys()
         for device in self.devices:
             options += ["--dev-bind", str(device), str(device)]
+        if not self.devices:
+            # What says that children go before the farm when memory or processors are short (forks.py), too.
+            options += ["--remount-ro", "/proc"]
         return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *self._placeholder)
 
     def _to_hide(self) -> list[Path]:
@@ -286,7 +289,7 @@ def _guarded_proc() -> Iterator[str]:
 
     The kernel takes a child for the administrator if the administrator runs the farm: whatever only that one may read
     or write is hidden and closed here. The driver of NVIDIA names its threads there (/proc/self/task/*/comm), and takes
-    a refusal for the end.
+    a refusal for the end: without devices, nothing is written to the files of processes either.
     """
     for path in sorted(Path("/proc").iterdir()):
         if path.name.isdigit() or path.is_symlink():
