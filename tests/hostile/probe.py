@@ -97,7 +97,7 @@ def _found() -> dict[str, object]:
         "places": {name: _outcome(attempt) for name, attempt in _places()},
         "writable": _writable(path for path in _files(Path("/proc")) if not _is_own(path)),
         "changed": [str(path) for path in _of_the_machine() if _outcome(partial(_change, path)) == "done"],
-        "own": _writable(Path("/proc/self", name) for name in ("autogroup", "comm", "oom_score_adj")),
+        "own": _writable(Path("/proc/self", name) for name in ("comm", "oom_score_adj")),
         "readable": {name: _content_of(Path("/proc", name)) for name in os.environ["HIDDEN"].split(":")},
         "processes": [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()],
         "files in memory": _files_in_memory(),

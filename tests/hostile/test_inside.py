@@ -74,7 +74,7 @@ def test_nothing_of_the_machine_can_be_changed(found: Found) -> None:
     assert found["changed"] == []
 
 
-def test_it_goes_before_the_farm_for_ever_when_memory_or_processors_are_short(found: Found) -> None:
+def test_it_is_ended_before_the_farm_when_memory_runs_out_and_takes_that_not_back(found: Found) -> None:
     assert found["oom score"] >= 500
     assert found["own"] == []
 

@@ -8,7 +8,6 @@ the child's standard input, output and error, a pipe that tells the supervisor i
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import json
 import os
@@ -198,7 +197,7 @@ def _become_child(request: _Request) -> None:
     try:
         os.setsid()
         _raise_oom_score()
-        _be_nice()
+        os.nice(_NICENESS)
         if request.group is not None:
             enter(request.group)
         for target, descriptor in enumerate(request.standard):
@@ -235,23 +234,14 @@ def _raise_oom_score() -> None:
         score.write_text(str(_OOM_SCORE))
 
 
-def _be_nice() -> None:
-    """Leaves processors to the farm, also where the kernel shares them out among sessions (sched(7), autogroup)."""
-    os.nice(_NICENESS)
-    # There may be no such groups, or nothing may be written there, and without privilege ten in a second can say so.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_NICENESS))
-
-
 def _enter_pid_namespace() -> None:
     """Forks once more and returns in the new process: after setns(2), only children are in the process namespace
     (pid_namespaces(7)). This process waits outside and ends as the new one does. Both are under the filter.
     """
     pid = os.fork()
     if pid == 0:
-        # Signals to a group reach this process otherwise, from inside the sandbox. Its session is that of this process,
-        # which the kernel knows to be nice.
-        os.setpgid(0, 0)
+        # Signals to a group reach this process otherwise, from inside the sandbox.
+        os.setsid()
         end_with_parent()
     filter_system_calls()
     if pid == 0:

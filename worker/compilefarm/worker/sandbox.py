@@ -128,7 +128,7 @@ class Sandbox:
         for device in self.devices:
             options += ["--dev-bind", str(device), str(device)]
         if not self.devices:
-            # What says that children go before the farm when memory or processors are short (forks.py), too.
+            # What says that children are ended before the farm when memory runs out (forks.py), too.
             options += ["--remount-ro", "/proc"]
         return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *self._placeholder)
 

@@ -66,7 +66,6 @@ PROGRAM = b"a scripted program"
 _MUCH_BYTES = 256 * 1024 * 1024
 # Every script does this job as it should: a slot that goes on after the worst of a script can show it.
 ORDINARY = Job(environment=ENVIRONMENT)
-_SESSION = Path("/proc/self/autogroup")
 _PR_SET_NAME = 15  # linux/prctl.h
 _LARGE_BYTES = 16 * 1024 * 1024
 # A number of no failure and no phase.
@@ -537,8 +536,6 @@ def _leave_behind(pipe: BinaryIO) -> None:
             "name of a socket": _outcome(lambda: named.bind(name)),
             "niceness": os.getpriority(os.PRIO_PROCESS, 0),
             "name of a thread": _outcome(lambda: Path("/proc/self/comm").write_text("named")),
-            "session made less nice": _outcome(lambda: _SESSION.write_text("0")),
-            "niceness of the session": _SESSION.read_text().split()[-1] if _SESSION.exists() else None,
             "mask": os.umask(0o777),
             "cores": cores,
             "limit of files": resource.getrlimit(resource.RLIMIT_NOFILE),
