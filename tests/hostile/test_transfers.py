@@ -114,6 +114,31 @@ async def test_uploads_that_a_service_ends_leave_no_files(tmp_path: Path) -> Non
             assert staged(tmp_path) == []
 
 
+@contextmanager
+def room_in_a_file_for(size_bytes: int) -> Iterator[None]:
+    """No file of this process may become larger meanwhile; to the writer it is as with a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_uploads_for_which_there_is_no_room_leave_no_files(tmp_path: Path) -> None:
+    store, piece = await open_store(str(tmp_path / "store")), WHOLE[: 4 * 1024]
+    digest = digest_of(piece * 17)
+    async with serving(store=store) as gateway, calling(gateway.address) as calls:
+        await calls.miss(digest)
+        # Pieces that a file with a buffer would keep, and try to write once more when it is closed.
+        pieces = [WriteRequest(digest=digest, offset_bytes=number * len(piece), chunk=piece) for number in range(17)]
+        with room_in_a_file_for(16 * len(piece)), pytest.raises(Refused, match="make room there"):
+            await calls.write_pieces(pieces)
+        assert staged(tmp_path) == []
+        await calls.write_pieces(pieces)
+        assert await calls.read(digest) == piece * 17
+
+
 @BOTH
 async def test_what_is_sent_lies_on_disk_and_not_in_memory(tmp_path: Path, asks: bool) -> None:
     store = await open_store(str(tmp_path / "store"), cache_bytes=8 * MIB)
@@ -367,7 +392,6 @@ from compilefarm.store.files import staged
 async def upload():
     async with staged(staging_of_user(), name="0" * 64) as blob:
         await blob.write(bytes(4096))
-        await blob.finish()
         print("begun", flush=True)
         signal.pause()
 asyncio.run(upload())

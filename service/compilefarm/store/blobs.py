@@ -112,7 +112,7 @@ class BlobStore:
         Raises:
             As `put`.
         """
-        path, actual = blob_path(digest), await blob.finish()
+        path, actual = blob_path(digest), blob.digest
         if actual != digest:
             raise _mismatch(digest, actual)
         async with self._uses.holding(path):

@@ -247,7 +247,7 @@ class EntryStore:
             DigestMismatch: they are not those that the description says.
             StoreUnavailable: the store cannot be written.
         """
-        actual = await blob.finish()
+        actual = blob.digest
         if (actual, blob.size_bytes) != (entry.digest, entry.size_bytes):
             raise DigestMismatch(
                 f"{blob.size_bytes} bytes came with digest {actual}, and {entry.size_bytes} with {entry.digest} were "

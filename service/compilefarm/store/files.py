@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -29,7 +30,7 @@ class StagedBlob:
         size_bytes: what has come.
     """
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
+    def __init__(self, path: Path, file: FileIO) -> None:
         self.path = path
         self.size_bytes = 0
         self._file = file
@@ -44,13 +45,13 @@ class StagedBlob:
         await asyncio.to_thread(self._write, piece)
         self.size_bytes += len(piece)
 
-    async def finish(self) -> str:
-        """Flushes what was written; returns the digest of all of it."""
-        await asyncio.to_thread(self._file.flush)
+    @property
+    def digest(self) -> str:
+        """The digest of what has come."""
         return self._digest.hexdigest()
 
     async def append(self, trailer: bytes) -> None:
-        """Adds what is no part of the blob behind it, and flushes. Neither digest nor size counts it.
+        """Adds what is no part of the blob behind it. Neither digest nor size counts it.
 
         Raises:
             OSError: the disk is full.
@@ -58,12 +59,13 @@ class StagedBlob:
         await asyncio.to_thread(self._append, trailer)
 
     def _write(self, piece: bytes) -> None:
-        self._file.write(piece)
+        self._append(piece)
         self._digest.update(piece)
 
-    def _append(self, trailer: bytes) -> None:
-        self._file.write(trailer)
-        self._file.flush()
+    def _append(self, content: bytes) -> None:
+        left = memoryview(content)
+        while left:
+            left = left[self._file.write(left) :]
 
 
 @asynccontextmanager
@@ -90,9 +92,8 @@ async def staged(folder: Path, *, name: str) -> AsyncIterator[StagedBlob]:
     try:
         yield StagedBlob(path, file)
     finally:
-        file.close()
         # To give back the room of a large file takes a while.
-        await asyncio.shield(in_thread(None, partial(path.unlink, missing_ok=True)))
+        await asyncio.shield(in_thread(None, partial(_close_and_remove, file, path)))
 
 
 def sweep(folder: Path) -> None:
@@ -110,9 +111,10 @@ def sweep(folder: Path) -> None:
             _log.info("removed %s, which a service that was killed had not finished", path)
 
 
-def _open_new(path: Path) -> IO[bytes]:
+def _open_new(path: Path) -> FileIO:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, "x+b")  # noqa: SIM115 - it is handed over
+    # Without a buffer: what there is no room for is not tried again when the file is closed.
+    file = FileIO(path, "x+")
     # It ends with this process. Where the file system has no locks, nobody sweeps; those of NFS want a file that is
     # open for reading.
     with suppress(OSError):
@@ -124,9 +126,16 @@ def _open_new(path: Path) -> IO[bytes]:
     return _open_new(path)
 
 
-def _discard(path: Path, opening: asyncio.Future[IO[bytes]]) -> None:
+def _discard(path: Path, opening: asyncio.Future[FileIO]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        _close_and_remove(opening.result(), path)
+
+
+def _close_and_remove(file: FileIO, path: Path) -> None:
+    try:
+        # Some network file systems say no sooner than here that there is no room.
+        file.close()
+    finally:
         path.unlink(missing_ok=True)
 
 
