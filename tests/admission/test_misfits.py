@@ -17,7 +17,13 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.symbols import put_guards
-from compilefarm.graph.targets import OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION, TORCH_FUNCTION
+from compilefarm.graph.targets import (
+    OPERATOR_OVERLOAD,
+    OPERATOR_PACKET,
+    PYTHON_FUNCTION,
+    TENSOR_METHOD,
+    TORCH_FUNCTION,
+)
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.torch_internals.operators import OpOverload, register_quantized_operators
 from compilefarm.v1.graph_pb2 import Call, Node, Sequence, TargetKind, Value
@@ -278,6 +284,30 @@ def test_weights_and_states_that_do_not_fit_an_input(
         decode_job(job, blobs={})
 
 
+@pytest.mark.parametrize("called", [torch.lstm, aten.lstm, aten.lstm.input])
+@pytest.mark.parametrize(
+    ("place", "value", "objection"),
+    [
+        (1, [1, 2], "no tensors"),
+        (2, 3, "no tensors"),
+        # Were the weights of more written out, they would take all memory that a task may have.
+        (4, 2**20, "its weights are 4, and it has 1048576 layers"),
+        (None, None, "too few arguments"),
+    ],
+)
+def test_recurrences_of_what_is_none(called: object, place: int | None, value: object, objection: str) -> None:
+    def call(*nodes: object) -> Given:
+        given = list(recurrence(*nodes)[0])
+        if place is None:
+            return tuple(given[:2]), {}
+        given[place] = value
+        return tuple(given), {}
+
+    job = job_of(called, torch.ones(5, 3, 10), *map(torch.ones, SIZES), call=call)
+    with pytest.raises(InvalidRequest, match=rf"lstm.*{objection}"):
+        decode_job(job, blobs={})
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"num_layers": 2}, {"bidirectional": True, "num_layers": 2}, {"bias": False}, {"batch_first": True}],
@@ -363,6 +393,19 @@ def test_combinations_are_of_few_elements_each(count: Value) -> None:
     call = Call(kind=TORCH_FUNCTION, target="torch.combinations", args=[Value(node=0), count])
     job.graph.nodes[1].call.CopyFrom(call)
     with pytest.raises(InvalidRequest, match="combinations are of at most"):
+        decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(OPERATOR_OVERLOAD, "aten::linalg_matrix_power"), (OPERATOR_PACKET, "aten::matrix_power"),
+     (TORCH_FUNCTION, "torch.matrix_power"), (TENSOR_METHOD, "matrix_power")],
+)  # fmt: skip
+def test_the_least_power_of_a_matrix(kind: TargetKind.ValueType, name: str) -> None:
+    job = capture(torch.relu, torch.eye(3)).encode().job
+    # Torch would never come to an end.
+    job.graph.nodes[1].call.CopyFrom(Call(kind=kind, target=name, args=[Value(node=0), Value(integer=-(2**63))]))
+    with pytest.raises(InvalidRequest, match="it has no power -9223372036854775808"):
         decode_job(job, blobs={})
 
 

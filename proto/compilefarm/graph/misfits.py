@@ -28,6 +28,7 @@ OPTIMIZERS = frozenset(f"_fused_{name}{mark}" for name in ("adagrad", "adam", "a
 LAST_OFFSET = "its last offset says where its last bag ends, which is not held against its indices"
 # Of polynomials that are evaluated step by step; 10,000 steps take 0.2 ms.
 MOST_DEGREE = 10_000
+_LEAST = -(2**63)
 _NORMS = frozenset(
     {"_batch_norm_with_update", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
      "batch_norm_backward", "batch_norm_elemt", "batch_norm_gather_stats", "batch_norm_update_stats",
@@ -81,6 +82,10 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
     """
     if name.endswith("combinations"):
         return _find_excess_of_combinations(args, kwargs)
+    if name.endswith("matrix_power"):
+        # aten/src/ATen/native/LinearAlgebra.cpp takes it for a negative one, negates it, and begins again.
+        exponent = args[1] if len(args) > 1 else kwargs.get("n")
+        return f"it has no power {_LEAST}, which torch never comes to" if exponent == _LEAST else None
     if "upsample_" not in name:
         return None
     # torch/_decomp/decompositions.py: indices are computed with the scales alone, and not held against the input. Only

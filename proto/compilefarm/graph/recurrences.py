@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.graph import schemas
 from compilefarm.graph.operators import named_arguments
 from compilefarm.torch_internals.operators import schema_of
 
@@ -38,6 +39,13 @@ def find_misfit(target: object, *, args: Sequence[Any], kwargs: Mapping[str, Any
     if isinstance(given.get("hx"), torch.Tensor):
         # That of sequences of different lengths, which is computed step by step.
         return None
+    if given.keys() != {each.name for each in schema_of(_lstm.input).arguments}:
+        return "it is given too few arguments, or others than it has"
+    misfit = schemas.find_misfit(_lstm.input, args=args, kwargs=kwargs)
+    if misfit is not None:
+        return misfit
+    if not all(map(_holds_tensors, (given["hx"], given["params"], [given["input"]]))):
+        return "its input, states or weights are no tensors"
     sizes = [tuple(each.shape) for each in given["params"]]
     states = [tuple(each.shape) for each in given["hx"]]
     if len(states) != 2 or {len(each) for each in (*states, given["input"].shape)} != {3}:
@@ -49,6 +57,8 @@ def find_misfit(target: object, *, args: Sequence[Any], kwargs: Mapping[str, Any
     rows, batch = given["num_layers"] * directions, given["input"].shape[0 if given["batch_first"] else 1]
     width, hidden = given["input"].shape[2], states[0][2]
     biases = [(_GATES * hidden,)] * (2 if given["has_biases"] else 0)
+    if len(sizes) != rows * (2 + len(biases)):
+        return f"its weights are {len(sizes)}, and it has {given['num_layers']} layers"
     wanted = [
         size
         for row in range(rows)
@@ -61,3 +71,7 @@ def find_misfit(target: object, *, args: Sequence[Any], kwargs: Mapping[str, Any
     if sizes != wanted or states != [(rows, batch, hidden)] * 2:
         return f"its weights are {sizes}, its states {states}; an input of {width} columns takes {wanted}"
     return None
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, torch.Tensor) for each in value)
