@@ -278,12 +278,37 @@ def _with_steps(result: dict[str, Any]) -> None:
     result["kernels"][0]["name"] = "a/../../elsewhere.best_config"
 
 
+def _without_warps(result: dict[str, Any]) -> None:
+    del result["kernels"][0]["best"]["num_warps"]
+
+
+def _beyond_tensors(result: dict[str, Any]) -> None:
+    result["kernels"][0]["best"]["XBLOCK"] = 2**14
+
+
+def _with_a_kernel_twice(result: dict[str, Any]) -> None:
+    result["kernels"].append(result["kernels"][0])
+
+
 def _empty(result: dict[str, Any]) -> None:
     result["kernels"] = []
 
 
 @pytest.mark.parametrize(
-    "change", [_without_key, _of_graphs, _with_code, _with_text, _with_call, _with_path, _with_steps, _empty]
+    "change",
+    [
+        _without_key,
+        _of_graphs,
+        _with_code,
+        _with_text,
+        _with_call,
+        _with_path,
+        _with_steps,
+        _without_warps,
+        _beyond_tensors,
+        _with_a_kernel_twice,
+        _empty,
+    ],
 )
 def test_what_is_no_result_is_refused_and_nothing_is_written(
     farm: str, ask: Ask, tmp_path: Path, change: Callable[[dict[str, Any]], None]
@@ -294,6 +319,17 @@ def test_what_is_no_result_is_refused_and_nothing_is_written(
     file.write_text(json.dumps(results))
     with serving(tmp_path / "other") as other:
         assert "result 2 cannot be used" in ask(other, "import", str(file), status=1)
+        assert exported(ask, other) == {}
+
+
+def test_a_file_with_two_results_of_the_same_kernels_is_refused(farm: str, ask: Ask, tmp_path: Path) -> None:
+    results = json.loads(ask(farm, "export"))
+    results["results"].append(results["results"][0])
+    file = tmp_path / "twice.json"
+    file.write_text(json.dumps(results))
+    with serving(tmp_path / "other") as other:
+        said = "results 1 and 3 are of the same kernels: only one can be kept"
+        assert said in ask(other, "import", str(file), status=1)
         assert exported(ask, other) == {}
 
 

@@ -119,7 +119,7 @@ def tune_bundled(folder: Path) -> int:
     ):
         AutotuneCacheBundler.begin_compile(meta, code="of a graph")
         found = len(list(folder.rglob("*.best_config")))
-        AutotuneCacheBundler.put(str(folder / "ab" / "cabc.best_config"), {"num_warps": 4})
+        AutotuneCacheBundler.put(str(folder / "ab" / "cabc.best_config"), {"num_warps": 4, "num_stages": 2})
         AutotuneCacheBundler.end_compile()
     return found
 

@@ -235,7 +235,7 @@ def test_code_for_other_vector_instructions_is_a_miss(
     installed: Any, monkeypatch: pytest.MonkeyPatch, cache: str, is_code: bool
 ) -> None:
     """torch's key is the same on both machines."""
-    opened, content = getattr(installed, cache)("of a processor"), {"kernel": {"num_warps": 4}}
+    opened, content = getattr(installed, cache)("of a processor"), {"kernel": {"num_warps": 4, "num_stages": 1}}
     opened.put("key", content)
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     # A process describes its processor once: this one stands for two.

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from torch import nn
+from torch._inductor.runtime import hints
 from torch._inductor.runtime.autotune_cache import AutotuneCache, inductor_meta_from_config
 
+from compilefarm.client.tuning_entries import MOST_IN_BLOCK
 from compilefarm.torch_internals import kernel_sources
 from compilefarm.torch_internals.kernel_sources import KernelFacts, KernelSources, describe_kernel, names_of
 from tests.fuzz.imagined_kernels import write_kernels
@@ -53,3 +55,7 @@ def test_a_source_is_found_by_the_names_of_both_caches(tmp_path: Path, monkeypat
     assert [sources.find(name) for name in (*names_of(path), "other")] == ["the source", "the source", None]
     path.unlink()
     assert sources.find(bundled) is None
+
+
+def test_blocks_are_no_larger_than_where_torch_leaves_checks_out() -> None:
+    assert hints.TRITON_MAX_BLOCK.items() <= MOST_IN_BLOCK.items()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compilefarm.cli.words import moment_words
-from compilefarm.client.tuning_entries import TuningEntry, result_of
+from compilefarm.client.tuning_entries import TuningEntry, check_buildable, result_of
 from compilefarm.core.cache_entries import check_key, word_of_cache
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import FarmError, InvalidRequest
@@ -120,13 +120,22 @@ def read_results(data: Any) -> list[TuningResult]:
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("results"), list):
         raise UnusableResults(f"this is no JSON of `compilefarm tuning export`: its format is not {FORMAT!r}")
-    return [_read_result(result, number=number) for number, result in enumerate(data["results"], start=1)]
+    results = [_read_result(result, number=number) for number, result in enumerate(data["results"], start=1)]
+    first: dict[tuple[TorchCache.ValueType | None, str], int] = {}
+    for number, result in enumerate(results, start=1):
+        earlier = first.setdefault((result.cache, result.key), number)
+        if earlier != number:
+            raise UnusableResults(f"results {earlier} and {number} are of the same kernels: only one can be kept")
+    return results
 
 
 def _read_result(data: Any, *, number: int) -> TuningResult:
     try:
         cache = _read_cache(data["cache"])
         entry = _read_entry(data)
+        if cache is not None:
+            for name, best in entry.best.items():
+                check_buildable(best, kernel=name)
         return TuningResult(cache=cache, key=check_key(data["key"]), entry=entry, described=CacheEntry())
     except (KeyError, TypeError, AttributeError, ValueError, InvalidRequest) as error:
         raise UnusableResults(f"result {number} cannot be used: {type(error).__name__}: {error}") from None
@@ -146,6 +155,8 @@ def _read_entry(data: Mapping[str, Any]) -> TuningEntry:
     best = {kernel["name"]: result_of(kernel["best"], kernel=kernel["name"]) for kernel in kernels}
     if not best:
         raise ValueError("it has no kernels")
+    if len(best) < len(kernels):
+        raise ValueError("it has a kernel twice")
     sources = {kernel["name"]: str(kernel["source"]) for kernel in kernels if kernel.get("source")}
     return TuningEntry(
         best=best, sources=sources, **{name: str(measured[name]) for name in ("device", "torch", "triton")}

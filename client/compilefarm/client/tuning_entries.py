@@ -21,6 +21,14 @@ _KEY = re.compile(r"pt2:.*::(?P<name>.+):c\d+")
 # of a configuration into Python that it runs (_inductor/runtime/triton_heuristics.py: GridExpr).
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .=-]{0,199}")
 _DIGESTS = frozenset({"configs_hash", "triton_cache_hash"})
+# torch/_inductor/runtime/hints.py: TRITON_MAX_BLOCK. Kernels leave checks out where a size is a multiple of it: with
+# larger blocks they would read and write beyond their tensors.
+MOST_IN_BLOCK = {"X": 4096, "Y": 1024, "Z": 1024, "R0_": 4096 * 16, "R1_": 2048 * 16, "R2_": 2048 * 16}
+_MOST_IN_BLOCK_OF_AMD = {**MOST_IN_BLOCK, "X": 8192}
+_BLOCK = "BLOCK"
+# Of a group of threads that Triton starts.
+_MOST_WARPS = 64
+_MOST_STAGES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +112,41 @@ def result_of(kept: Any, *, kernel: str) -> dict[str, Any]:
     return result
 
 
+def check_buildable(result: Mapping[str, Any], *, kernel: str) -> None:
+    """Passes if nothing in a result keeps torch from building the kernel. 2.15 builds with numbers that it would not
+    try itself, too, 2.11 if coordinate descent is on
+    (torch/_inductor/runtime/autotune_cache.py: _load_cached_autotuning).
+
+    Raises:
+        ValueError: a compile would fail with it, or the kernel would read beyond its tensors.
+    """
+    if (wrong := _find_unusable(result)) is not None:
+        raise ValueError(f"nothing can be built with {wrong} of {kernel!r:.60}")
+
+
+def _find_unusable(kept: Mapping[str, Any]) -> str | None:
+    if not (_is_power_of_two(kept.get("num_warps")) and kept["num_warps"] <= _MOST_WARPS):
+        return f"num_warps {kept.get('num_warps')!r:.20}"
+    stages = kept.get("num_stages")
+    if type(stages) is not int or not 0 <= stages <= _MOST_STAGES:
+        return f"num_stages {stages!r:.20}"
+    for name, most in _most_in_block().items():
+        block = name + _BLOCK
+        if block in kept and not (_is_power_of_two(kept[block]) and kept[block] <= most):
+            return f"{block} {kept[block]!r:.20}"
+    return None
+
+
+def _is_power_of_two(value: object) -> bool:
+    return type(value) is int and value > 0 and value & (value - 1) == 0
+
+
+def _most_in_block() -> Mapping[str, int]:
+    """What torch takes here; where it is not imported, for any GPU."""
+    torch = sys.modules.get("torch")
+    return MOST_IN_BLOCK if torch is not None and torch.version.hip is None else _MOST_IN_BLOCK_OF_AMD
+
+
 def _best(kept: Any, *, key: str) -> dict[str, dict[str, Any]] | None:
     """What torch keeps of one kernel, or of several by name, by name."""
     match = _KEY.fullmatch(key)
@@ -111,9 +154,12 @@ def _best(kept: Any, *, key: str) -> dict[str, dict[str, Any]] | None:
     if not isinstance(best, dict) or not best:
         return None
     try:
-        return {name: result_of(result, kernel=name) for name, result in best.items()}
+        results = {name: result_of(result, kernel=name) for name, result in best.items()}
+        for name, result in results.items():
+            check_buildable(result, kernel=name)
     except ValueError:
         return None
+    return results
 
 
 def _is_result(kept: Any) -> bool:

@@ -53,6 +53,31 @@ def test_what_is_no_result_is_kept_as_it_is_and_torch_is_given_nothing(content: 
     assert read_entry(content, key=ONE) is None
 
 
+WRONG_NUMBERS = [
+    {"num_warps": None},
+    {"num_warps": 0},
+    {"num_warps": 3},
+    {"num_warps": 4.0},
+    {"num_warps": True},
+    {"num_warps": 2**40},
+    {"num_stages": None},
+    {"num_stages": -1},
+    {"num_stages": 1.5},
+    {"XBLOCK": 0},
+    {"XBLOCK": 100},
+    {"XBLOCK": 2**14},
+    {"R0_BLOCK": 2**20},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_NUMBERS, ids=str)
+def test_torch_is_given_no_numbers_that_no_kernel_can_be_built_with(wrong: dict[str, Any]) -> None:
+    """2.15 builds with numbers of an edited file that it would not try itself."""
+    best = {name: value for name, value in {**BEST, **wrong}.items() if value is not None or name not in wrong}
+    assert content_of_torch(json.dumps(best).encode(), key=ONE) is None
+    assert content_of_torch(json.dumps({"first": BEST, "second": best}).encode(), key=ALL) is None
+
+
 def test_a_result_that_another_release_wrote_without_sources_is_one_too() -> None:
     assert read_entry(json.dumps(BEST).encode(), key=ONE) == TuningEntry(best={"a kernel": BEST})
     assert json.loads(content_of_torch(json.dumps(BEST).encode(), key=ONE)) == BEST
