@@ -55,8 +55,8 @@ class FarmCaches:
                 why=f"this pod trusts keys, and has none to sign with: {CACHE_SIGNING_KEY} names it; others' are read",
             )
             return
-        self._reads.forget(cache, key)
         with self._going_on("written"):
+            self._reads.forget(cache, key)
             self._calls.write(cache, key, content)
 
     def leave_out(self, reason: str, *, why: str) -> None:

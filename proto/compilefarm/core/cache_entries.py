@@ -50,7 +50,7 @@ def is_rewritten(cache: TorchCache.ValueType) -> bool:
 
 def sendable_key(text: str) -> str:
     """Returns a key of torch's as the wire takes it: itself, or its digest where it is too long or not plain text."""
-    return text if _KEY.fullmatch(text) else f"sha256:{digest_of(text.encode(errors='surrogateescape'))}"
+    return text if _KEY.fullmatch(text) else f"sha256:{digest_of(text.encode(errors='surrogatepass'))}"
 
 
 def check_key(text: str) -> str:

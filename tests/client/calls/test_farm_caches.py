@@ -344,3 +344,11 @@ def test_a_caller_with_a_role_for_caches_alone_reads_them(tmp_path: Path) -> Non
         assert reader.find(FX_GRAPH, "key") == b"content"
         reader.keep(FX_GRAPH, "key", b"other")
         assert reader.find(FX_GRAPH, "key") == b"content"
+
+
+def test_a_key_that_utf8_does_not_have_is_one_too(farm: str, caplog: pytest.LogCaptureFixture) -> None:
+    caches = caches_at(farm)
+    caches.keep(TorchCache.TORCH_CACHE_TRITON, "a kernel/\ud800", b"content")
+    assert caches.find(TorchCache.TORCH_CACHE_TRITON, "a kernel/\ud800") == b"content"
+    assert caches.find(TorchCache.TORCH_CACHE_TRITON, "a kernel/\ud801") is None
+    assert lines(caplog) == []
