@@ -376,7 +376,8 @@ def test_what_is_written_before_it_is_looked_up_in_another_state_is_kept(
     for state, content in ((BFLOAT16, {"made": "in bfloat16"}), (NO_AUTOCAST, {"made": "without"})):
         with state:
             assert opened.get("each") is None
-        # As torch does what has a gradient.
+        # As torch does what has a gradient, and what is written once more is of the same graph.
+        opened.put("each", content)
         opened.put("each", content)
     install()
     other = installed.RemoteAOTAutogradCache("of one state after the other")

@@ -10,13 +10,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store import files
 from compilefarm.store.layout import blob_path, manifest_path
 from compilefarm.store.local import ABANDONED_AFTER_SECONDS, LOCK, LocalBackend
 from compilefarm.store.opening import open_store
@@ -24,6 +28,24 @@ from compilefarm.store.testing import sample_artifact, sample_key
 
 KEY = sample_key("job")
 KILLED_WRITER = Path(__file__).parent / "killed_writer.py"
+
+
+class PatientFile(FileIO):
+    """Says of each write whether the file was closed meanwhile."""
+
+    def __init__(self, path: Path, mode: str, *, begun: threading.Event) -> None:
+        super().__init__(path, mode)
+        self._begun, self._closing = begun, threading.Event()
+        self.was_closed: list[bool] = []
+
+    def write(self, content: Any) -> int:
+        self._begun.set()
+        self.was_closed.append(self._closing.wait(0.5))
+        return super().write(content)
+
+    def close(self) -> None:
+        self._closing.set()
+        super().close()
 
 
 def staging_files(root: Path) -> list[Path]:
@@ -38,6 +60,31 @@ async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
     assert await after.find_manifest(KEY) == artifact.manifest
     assert await after.usage() == await before.usage()
     assert (await after.usage()).location == str(tmp_path)
+
+
+async def test_a_file_stays_open_while_a_piece_is_written_of_who_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another file would have its number, and get the piece.
+    begun, opened = threading.Event(), list[PatientFile]()
+
+    def open_patiently(path: Path, mode: str) -> PatientFile:
+        opened.append(PatientFile(path, mode, begun=begun))
+        return opened[-1]
+
+    async def send() -> None:
+        async with files.staged(tmp_path, name="blob") as blob:
+            await blob.write(b"content")
+
+    monkeypatch.setattr(files, "FileIO", open_patiently)
+    sending = asyncio.create_task(send())
+    await asyncio.to_thread(begun.wait)
+    sending.cancel()
+    with suppress(asyncio.CancelledError):
+        await sending
+    assert opened[0].was_closed == [False]
+    assert opened[0].closed
+    assert staging_files(tmp_path) == []
 
 
 async def test_makes_the_directory_and_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

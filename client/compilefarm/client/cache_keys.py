@@ -8,6 +8,7 @@ _functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails). A pod woul
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
 from compilefarm.core.denormals import flushes_denormal
@@ -27,6 +28,7 @@ class CacheKeys:
     def __init__(self) -> None:
         # What entries were looked up by, and are not written yet: torch may write after it has looked for another.
         self._asked: dict[tuple[str, str], list[str]] = {}
+        self._written: dict[tuple[str, str], str] = {}
 
     def asked(self, name: str, key: str) -> str:
         """Returns the key that an entry is looked up by.
@@ -49,15 +51,12 @@ class CacheKeys:
         if name not in _OF_GRAPHS:
             return key
         asked = self._asked.get((name, key), [])
-        match sorted(set(asked)):
-            case []:
-                return f"{_state(name)} {key}"
-            case [key_in_farm]:
-                # One write for each lookup at most.
-                asked.pop()
-                return key_in_farm
-            case _:
-                return None
+        if len(set(asked)) > 1:
+            return None
+        # One write for each lookup; a further one is of the same graph. No lock: a forked process could find it taken.
+        with suppress(IndexError):
+            self._written[name, key] = asked.pop()
+        return self._written.get((name, key)) or f"{_state(name)} {key}"
 
 
 def _state(name: str) -> str:

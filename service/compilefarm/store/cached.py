@@ -82,7 +82,7 @@ class CachedStore(WrappingStore):
 
     async def get_blob(self, digest: str) -> bytes:
         try:
-            content = await self._blobs.get(digest, load=partial(self._store.get_blob, digest))
+            content = await self._blobs.get(digest, load=partial(super().get_blob, digest))
         except NotStored:
             self._manifests.forget(lambda known: digest in known.digests)
             raise
@@ -91,27 +91,27 @@ class CachedStore(WrappingStore):
 
     @asynccontextmanager
     async def reading(self, digest: str) -> AsyncIterator[Readable]:
-        size_bytes = None if self._blobs.holds(digest) else await self._store.find_size(digest)
+        size_bytes = None if self._blobs.holds(digest) else await super().find_size(digest)
         if size_bytes is not None and size_bytes > _LARGE_BYTES:
-            async with self._store.reading(digest) as content:
+            async with super().reading(digest) as content:
                 yield content
         else:
             yield InMemory(await self.get_blob(digest))
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         try:
-            return await self._store.put_artifact(manifest, blobs=blobs)
+            return await super().put_artifact(manifest, blobs=blobs)
         finally:
             self._manifests.renew(lambda question: question[0] == manifest.key)
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
-        withdrawn = await self._store.withdraw(manifest, reason=reason)
+        withdrawn = await super().withdraw(manifest, reason=reason)
         self._manifests.forget(lambda _: True)
         return withdrawn
 
     async def _load(self, question: _Question) -> _Known | None:
         key, namespaces, hints = question
-        manifest = await self._store.find_manifest(key, namespaces=namespaces, hints=hints)
+        manifest = await super().find_manifest(key, namespaces=namespaces, hints=hints)
         if manifest is None:
             return None
         return _Known(manifest=manifest, digests=frozenset(blob.digest for blob in blobs_of(manifest)))

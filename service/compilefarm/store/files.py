@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import secrets
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -35,6 +36,8 @@ class StagedBlob:
         self.size_bytes = 0
         self._file = file
         self._digest = hashlib.sha256()
+        # A piece of who has gone away may still be written, and another file may get the number of this one meanwhile.
+        self._lock = threading.Lock()
 
     async def write(self, piece: bytes) -> None:
         """Adds the next piece.
@@ -58,14 +61,20 @@ class StagedBlob:
         """
         await asyncio.to_thread(self._append, trailer)
 
+    def remove(self) -> None:
+        """Closes and removes the file."""
+        with self._lock:
+            _close_and_remove(self._file, self.path)
+
     def _write(self, piece: bytes) -> None:
         self._append(piece)
         self._digest.update(piece)
 
     def _append(self, content: bytes) -> None:
         left = memoryview(content)
-        while left:
-            left = left[self._file.write(left) :]
+        with self._lock:
+            while left:
+                left = left[self._file.write(left) :]
 
 
 @asynccontextmanager
@@ -89,11 +98,12 @@ async def staged(folder: Path, *, name: str) -> AsyncIterator[StagedBlob]:
         # Whoever goes away meanwhile leaves nothing behind.
         opening.add_done_callback(partial(_discard, path))
         raise
+    blob = StagedBlob(path, file)
     try:
-        yield StagedBlob(path, file)
+        yield blob
     finally:
         # To give back the room of a large file takes a while.
-        await asyncio.shield(in_thread(None, partial(_close_and_remove, file, path)))
+        await asyncio.shield(in_thread(None, blob.remove))
 
 
 def sweep(folder: Path) -> None:

@@ -64,7 +64,7 @@ class LimitedStore(WrappingStore):
 
     async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
         is_new = not self._backend.has_counted(blob_path(digest))
-        await self._store.put_staged(blob, digest=digest, namespace=namespace)
+        await super().put_staged(blob, digest=digest, namespace=namespace)
         self._collector.note_holders([digest], namespace=namespace)
         if is_new:
             self._sizes[namespace] += counted_bytes(blob.size_bytes)
@@ -89,11 +89,11 @@ class LimitedStore(WrappingStore):
             raise self._full(size_bytes, "it holds more, and all of that is")
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
-        await self._store.put_blob(content, digest=digest)
+        await super().put_blob(content, digest=digest)
         self._check_size()
 
     async def find_missing(self, digests: Sequence[str], *, namespace: str | None = None) -> list[str]:
-        missing = await self._store.find_missing(digests)
+        missing = await super().find_missing(digests)
         if namespace is not None:
             self._collector.note_holders(set(digests).difference(missing), namespace=namespace)
         return missing
@@ -102,18 +102,18 @@ class LimitedStore(WrappingStore):
         # No manifest names them at first, and they are not nobody's for that.
         self._collector.note_holders(blobs, namespace=manifest.namespace)
         new = [len(blob) for digest, blob in blobs.items() if not self._backend.has_counted(blob_path(digest))]
-        stored = await self._store.put_artifact(manifest, blobs=blobs)
+        stored = await super().put_artifact(manifest, blobs=blobs)
         sizes = manifest.ByteSize(), *new
         self._sizes[manifest.namespace] += sum(map(counted_bytes, sizes))
         self._check_size()
         return stored
 
     async def put_check(self, check: Check) -> None:
-        await self._store.put_check(check)
+        await super().put_check(check)
         self._check_size()
 
     async def usage(self) -> StoreUsage:
-        usage = await self._store.usage()
+        usage = await super().usage()
         usage.size_limit_bytes = self._size_limit_bytes
         usage.evicted_artifacts = self._evicted_artifacts
         return usage
