@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -60,3 +61,15 @@ def test_what_others_put_there_stays(tmp_path: Path) -> None:
     remove_abandoned(tmp_path)
     assert other.is_symlink()
     assert target.is_dir()
+
+
+def test_nothing_is_left_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, mode: int = 0o777) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {path} of mode {mode}")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(OSError, match="no room"):
+        ScratchFolder(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before

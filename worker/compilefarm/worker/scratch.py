@@ -37,12 +37,16 @@ class ScratchFolder:
     """
 
     def __init__(self, parent: Path | None = None) -> None:
-        new = Path(tempfile.mkdtemp(prefix=_NEW_PREFIX, dir=parent))
-        self._lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._around = new.rename(new.with_name(f"{_PREFIX}{secrets.token_hex(8)}"))
-        self.path = self._around / "own"
-        self.path.mkdir(mode=0o700)
+        self._around = Path(tempfile.mkdtemp(prefix=_NEW_PREFIX, dir=parent))
+        self._lock = os.open(self._around, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._around = self._around.rename(self._around.with_name(f"{_PREFIX}{secrets.token_hex(8)}"))
+            self.path = self._around / "own"
+            self.path.mkdir(mode=0o700)
+        except OSError:
+            self.remove()
+            raise
 
     def remove(self) -> None:
         """Removes it with all that lies in it, as far as this user may."""
