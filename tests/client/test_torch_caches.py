@@ -32,6 +32,7 @@ from compilefarm.torch_internals.remote_caches import TRITON_BACKEND
 from tests.ends import at_later_ones, at_the_oldest
 from tests.forked_pods import ForkedPods, forking
 from tests.installed import declare_entry_points
+from tests.torch_states import autocast_dtype, default_dtype, threads
 
 ROOT = Path(__file__).resolve().parents[2]
 # torch's own switches.
@@ -253,37 +254,6 @@ def told_by_the_pod(caplog: pytest.LogCaptureFixture) -> list[str]:
 def forget_processor() -> None:
     cache_keys._processor.cache_clear()
     cache_keys._digest.cache_clear()
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    earlier = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(earlier)
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    earlier = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(earlier)
-
-
-@contextmanager
-def autocast_dtype(device_type: str, dtype: torch.dtype) -> Iterator[None]:
-    """What a graph that switches autocast on without a dtype takes; no such device is needed."""
-    earlier = torch.get_autocast_dtype(device_type)
-    torch.set_autocast_dtype(device_type, dtype)
-    try:
-        yield
-    finally:
-        torch.set_autocast_dtype(device_type, earlier)
 
 
 BFLOAT16 = torch.autocast("cpu", dtype=torch.bfloat16)

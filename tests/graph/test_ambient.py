@@ -3,68 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 import torch
 
 from compilefarm.graph.ambient import apply_ambient, capture_ambient
 from compilefarm.v1.job_pb2 import Ambient
+from tests.torch_states import default_dtype, matmul_precision, restored, setting
 
 _TYPES = ("cpu", "cuda")
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def _calls(first: Callable[[], object], last: Callable[[], object]) -> Iterator[None]:
-    first()
-    try:
-        yield
-    finally:
-        last()
-
-
-def _setting(owner: Any, name: str, value: object) -> AbstractContextManager[None]:
-    before = getattr(owner, name)
-    return _calls(lambda: setattr(owner, name, value), lambda: setattr(owner, name, before))
-
-
 _BACKENDS = torch.backends
 STATES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "default": ExitStack,
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.float16),
-    "float64": lambda: _default_dtype(torch.float64),
-    "medium": lambda: _calls(
-        lambda: torch.set_float32_matmul_precision("medium"), lambda: torch.set_float32_matmul_precision("highest")
-    ),
-    "deterministic": lambda: _calls(
-        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-        lambda: torch.use_deterministic_algorithms(False),
-    ),
-    "old TF32 switch": lambda: _setting(_BACKENDS.cudnn, "allow_tf32", False),
-    "new TF32 setting": lambda: _setting(_BACKENDS.cuda.matmul, "fp32_precision", "tf32"),
-    "contradicting TF32 settings": lambda: _setting(_BACKENDS.cudnn.conv, "fp32_precision", "ieee"),
-    "general precision": lambda: _setting(_BACKENDS, "fp32_precision", "ieee"),
-    "no flash attention": lambda: _calls(
-        lambda: _BACKENDS.cuda.enable_flash_sdp(False), lambda: _BACKENDS.cuda.enable_flash_sdp(True)
-    ),
+    "float64": lambda: default_dtype(torch.float64),
+    "medium": lambda: matmul_precision("medium"),
+    "deterministic": lambda: restored(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, "warn"),
+    "old TF32 switch": lambda: setting(_BACKENDS.cudnn, "allow_tf32", False),
+    "new TF32 setting": lambda: setting(_BACKENDS.cuda.matmul, "fp32_precision", "tf32"),
+    "contradicting TF32 settings": lambda: setting(_BACKENDS.cudnn.conv, "fp32_precision", "ieee"),
+    "general precision": lambda: setting(_BACKENDS, "fp32_precision", "ieee"),
+    "no flash attention": lambda: restored(_BACKENDS.cuda.flash_sdp_enabled, _BACKENDS.cuda.enable_flash_sdp, False),
     "no oneDNN": lambda: _BACKENDS.mkldnn.flags(enabled=False),
-    "no cuDNN": lambda: _setting(_BACKENDS.cudnn, "enabled", False),
-    "cuDNN benchmarks": lambda: _setting(_BACKENDS.cudnn, "benchmark", True),
-    "half accumulation": lambda: _setting(_BACKENDS.cuda.matmul, "allow_fp16_accumulation", True),
+    "no cuDNN": lambda: setting(_BACKENDS.cudnn, "enabled", False),
+    "cuDNN benchmarks": lambda: setting(_BACKENDS.cudnn, "benchmark", True),
+    "half accumulation": lambda: setting(_BACKENDS.cuda.matmul, "allow_fp16_accumulation", True),
 }
 
 
@@ -84,7 +51,7 @@ def test_what_was_captured_is_what_applies(state: Callable[[], AbstractContextMa
 
 def test_the_state_is_restored_when_a_compile_raises() -> None:
     before = capture_ambient(_TYPES)
-    with torch.no_grad(), _default_dtype(torch.float64):
+    with torch.no_grad(), default_dtype(torch.float64):
         captured = capture_ambient(_TYPES)
     with pytest.raises(RuntimeError, match="compile"), apply_ambient(captured):
         raise RuntimeError("compile")
@@ -93,7 +60,7 @@ def test_the_state_is_restored_when_a_compile_raises() -> None:
 
 def test_a_worker_that_differs_takes_on_the_clients_state() -> None:
     captured = capture_ambient(_TYPES)
-    with torch.no_grad(), _setting(_BACKENDS.cudnn, "benchmark", True), torch.autocast("cpu"), apply_ambient(captured):
+    with torch.no_grad(), setting(_BACKENDS.cudnn, "benchmark", True), torch.autocast("cpu"), apply_ambient(captured):
         assert capture_ambient(_TYPES) == captured
         assert not torch.is_autocast_enabled("cpu")
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.corpus.program import simple
+from tests.torch_states import default_dtype, matmul_precision, restored
 
 
 def _square() -> tuple[torch.Tensor]:
@@ -104,21 +102,9 @@ def _broken(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if x.sum() > 0 else x * 3
 
 
-@contextlib.contextmanager
-def _restored(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
-    before = read()
-    write(value)
-    try:
-        yield
-    finally:
-        write(before)
-
-
-_default_dtype = partial(_restored, torch.get_default_dtype, torch.set_default_dtype, torch.float64)
-_matmul_precision = partial(_restored, torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium")
-_deterministic = partial(
-    _restored, torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
-)
+_default_dtype = partial(default_dtype, torch.float64)
+_matmul_precision = partial(matmul_precision, "medium")
+_deterministic = partial(restored, torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
 
 PROGRAMS = (
     simple("autocast_inside", _autocast, _square, precision=torch.bfloat16),
