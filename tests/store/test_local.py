@@ -78,7 +78,7 @@ async def test_a_file_stays_open_while_a_piece_is_written_of_who_has_gone(
 
     monkeypatch.setattr(files, "FileIO", open_patiently)
     sending = asyncio.create_task(send())
-    await asyncio.to_thread(begun.wait)
+    assert await asyncio.to_thread(begun.wait, 60)
     sending.cancel()
     with suppress(asyncio.CancelledError):
         await sending

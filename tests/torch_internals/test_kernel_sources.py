@@ -9,7 +9,7 @@ from torch import nn
 from torch._inductor.runtime import hints
 from torch._inductor.runtime.autotune_cache import AutotuneCache, inductor_meta_from_config
 
-from compilefarm.client.tuning_entries import MOST_IN_BLOCK
+from compilefarm.client.tuning_entries import MOST_IN_BLOCK, MOST_PARTS
 from compilefarm.torch_internals import kernel_sources
 from compilefarm.torch_internals.kernel_sources import KernelFacts, KernelSources, describe_kernel, names_of
 from tests.fuzz.imagined_kernels import write_kernels
@@ -59,3 +59,4 @@ def test_a_source_is_found_by_the_names_of_both_caches(tmp_path: Path, monkeypat
 
 def test_blocks_are_no_larger_than_where_torch_leaves_checks_out() -> None:
     assert hints.TRITON_MAX_BLOCK.items() <= MOST_IN_BLOCK.items()
+    assert hints.TRITON_MAX_RSPLIT == MOST_PARTS

@@ -1,23 +1,24 @@
 """Keys of entries of torch's caches in a farm: torch's keys, with what these leave out.
 
-Of compiled graphs that is the vector instructions that their C++ is written for, and whether constants were folded with
-the smallest numbers taken for zero (torch.set_flush_denormal); before 2.15 the number of threads, the default dtype and
-the dtypes of autocast, too (torch/_inductor/codecache.py: FxGraphHashDetails;
-_functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails). A pod would get results of other dtypes.
+Of compiled graphs that is the vector instructions that their C++ is written for, whether constants were folded with the
+smallest numbers taken for zero (torch.set_flush_denormal), and in which order einsum contracts
+(torch.backends.opt_einsum); before 2.15 the number of threads, the default dtype and the dtypes of autocast, too
+(torch/_inductor/codecache.py: FxGraphHashDetails; _functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails).
+A pod would get results of other dtypes.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cache
 
 from compilefarm.core.denormals import flushes_denormal
 from compilefarm.core.digests import digest_of
 
 _DIGITS = 16
-# Of AOTAutograd alone: what autocast does is in Inductor's graphs.
-_UNDER_AUTOCAST = "AOT_AUTOGRAD"
-_OF_GRAPHS = ("FX_GRAPH", _UNDER_AUTOCAST)
+# Its keys are of graphs of Dynamo's; what autocast and einsum do is in those of Inductor.
+_OF_DYNAMO = "AOT_AUTOGRAD"
+_OF_GRAPHS = ("FX_GRAPH", _OF_DYNAMO)
+_CONTRACTION = "auto"
 # From it on torch's keys tell states apart themselves, numbers of threads only for graphs that may run on processors.
 _FIRST_THAT_TELLS_STATES = (2, 15)
 
@@ -26,9 +27,8 @@ class CacheKeys:
     """The keys of a process, whose threads share it."""
 
     def __init__(self) -> None:
-        # What entries were looked up by, and are not written yet: torch may write after it has looked for another.
-        self._asked: dict[tuple[str, str], list[str]] = {}
-        self._written: dict[tuple[str, str], str] = {}
+        # By what entries were looked up.
+        self._asked: dict[tuple[str, str], set[str]] = {}
 
     def asked(self, name: str, key: str) -> str:
         """Returns the key that an entry is looked up by.
@@ -40,23 +40,24 @@ class CacheKeys:
         if name not in _OF_GRAPHS:
             return key
         key_in_farm = f"{_state(name)} {key}"
-        self._asked.setdefault((name, key), []).append(key_in_farm)
+        self._asked.setdefault((name, key), set()).add(key_in_farm)
         return key_in_farm
 
     def written(self, name: str, key: str) -> str | None:
         """Returns the key that an entry is written under: the one that it was looked up by, since torch writes what has
-        a gradient when that is compiled, outside autocast. None if lookups in several states were not followed by a
-        write: torch does not say for which of them it was compiled.
+        a gradient when that is compiled, outside autocast. None if it was looked up in several states: torch does not
+        say for which of them it was compiled, and may write it more than once.
         """
         if name not in _OF_GRAPHS:
             return key
-        asked = self._asked.get((name, key), [])
-        if len(set(asked)) > 1:
-            return None
-        # One write for each lookup; a further one is of the same graph. No lock: a forked process could find it taken.
-        with suppress(IndexError):
-            self._written[name, key] = asked.pop()
-        return self._written.get((name, key)) or f"{_state(name)} {key}"
+        # Looked at once: another thread may look it up in another state meanwhile.
+        match list(self._asked.get((name, key), ())):
+            case []:
+                return f"{_state(name)} {key}"
+            case [key_in_farm]:
+                return key_in_farm
+            case _:
+                return None
 
 
 def _state(name: str) -> str:
@@ -65,15 +66,18 @@ def _state(name: str) -> str:
 
     from compilefarm.torch_internals.remote_caches import autocast_device_types
 
-    flushing = ("flushes denormals",) if flushes_denormal() else ()
+    unusual = ["flushes denormals"] if flushes_denormal() else []
+    contraction = str(torch.backends.opt_einsum.strategy) if torch.backends.opt_einsum.enabled else "off"
+    if name == _OF_DYNAMO and contraction != _CONTRACTION:
+        unusual.append(f"contracts {contraction}")
     if torch.__version__ >= _FIRST_THAT_TELLS_STATES:
-        return _digest(*flushing)
-    autocast = autocast_device_types() if name == _UNDER_AUTOCAST else ()
+        return _digest(*unusual)
+    autocast = autocast_device_types() if name == _OF_DYNAMO else ()
     return _digest(
         str(torch.get_default_dtype()),
         str(torch.get_num_threads()),
         *(f"{kind} {torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}" for kind in autocast),
-        *flushing,
+        *unusual,
     )
 
 

@@ -24,8 +24,11 @@ _DIGESTS = frozenset({"configs_hash", "triton_cache_hash"})
 # torch/_inductor/runtime/hints.py: TRITON_MAX_BLOCK. Kernels leave checks out where a size is a multiple of it: with
 # larger blocks they would read and write beyond their tensors.
 MOST_IN_BLOCK = {"X": 4096, "Y": 1024, "Z": 1024, "R0_": 4096 * 16, "R1_": 2048 * 16, "R2_": 2048 * 16}
+# The same of parts of a reduction (TRITON_MAX_RSPLIT).
+MOST_PARTS = 64
 _MOST_IN_BLOCK_OF_AMD = {**MOST_IN_BLOCK, "X": 8192}
-_BLOCK = "BLOCK"
+# Each part of a combo kernel has blocks of its own (torch/_inductor/runtime/triton_heuristics.py).
+_BLOCK = re.compile(r"(?P<axis>[A-Z0-9]+_?)BLOCK(_\d+)?")
 # Of a group of threads that Triton starts.
 _MOST_WARPS = 64
 _MOST_STAGES = 1024
@@ -130,11 +133,18 @@ def _find_unusable(kept: Mapping[str, Any]) -> str | None:
     stages = kept.get("num_stages")
     if type(stages) is not int or not 0 <= stages <= _MOST_STAGES:
         return f"num_stages {stages!r:.20}"
-    for name, most in _most_in_block().items():
-        block = name + _BLOCK
-        if block in kept and not (_is_power_of_two(kept[block]) and kept[block] <= most):
-            return f"{block} {kept[block]!r:.20}"
+    for name, value in kept.items():
+        most = _most_of(name)
+        if most is not None and not (_is_power_of_two(value) and value <= most):
+            return f"{name} {value!r:.20}"
     return None
+
+
+def _most_of(name: str) -> int | None:
+    match = _BLOCK.fullmatch(name)
+    if match is None:
+        return MOST_PARTS if name == "RSPLIT" else None
+    return _most_in_block().get(match["axis"])
 
 
 def _is_power_of_two(value: object) -> bool:
@@ -148,18 +158,16 @@ def _most_in_block() -> Mapping[str, int]:
 
 
 def _best(kept: Any, *, key: str) -> dict[str, dict[str, Any]] | None:
-    """What torch keeps of one kernel, or of several by name, by name."""
+    """What torch keeps of one kernel, or of several by name, by name: of those that can be built with it."""
     match = _KEY.fullmatch(key)
     best = {match["name"]: kept} if match is not None and _is_result(kept) else kept
     if not isinstance(best, dict) or not best:
         return None
     try:
         results = {name: result_of(result, kernel=name) for name, result in best.items()}
-        for name, result in results.items():
-            check_buildable(result, kernel=name)
     except ValueError:
         return None
-    return results
+    return {name: result for name, result in results.items() if _find_unusable(result) is None} or None
 
 
 def _is_result(kept: Any) -> bool:
