@@ -19,7 +19,7 @@ from compilefarm.core.errors import ProcessDied
 from compilefarm.v1.child_pb2 import ChildTask
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
 from compilefarm.worker import consumption, process
-from compilefarm.worker.consumption import _entries_in, disk_bytes, memory_bytes, resident_bytes
+from compilefarm.worker.consumption import _entries_in, disk_bytes, memory_bytes, resident_bytes, task_count
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
 from compilefarm.worker.testing import child_settings
@@ -143,6 +143,12 @@ async def test_a_child_that_hides_its_files_is_ended(sandbox: Sandbox | None) ->
             await supervisor.run(JOB, on_phase=lambda _: None)
 
 
+async def test_a_child_of_which_nothing_is_to_be_seen_is_ended(sandbox: Sandbox | None) -> None:
+    async with supervising(child_settings("end-the-first-thread", sandbox=sandbox)) as supervisor:
+        with pytest.raises(ProcessDied, match="the first thread of one of its processes ended before others"):
+            await supervisor.run(JOB, on_phase=lambda _: None)
+
+
 def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
     """Whoever follows one that leads to a large folder looks at nothing else for minutes."""
     own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
@@ -202,6 +208,39 @@ def test_a_file_without_a_name_counts_of_which_a_page_is_mapped(tmp_path: Path) 
         assert disk_bytes(tmp_path, [os.getpid()]) - before >= 16 * 1024 * 1024
     finally:
         libc.munmap(ctypes.c_void_p(place), page)
+
+
+# It has 64 MiB, and 64 MiB in a file in memory of which a page is mapped, and nothing open.
+_NAMED = """
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None)
+kept = bytearray(os.urandom(1024)) * (64 * 1024)
+file = os.memfd_create(sys.argv[2] + "-1 ")
+os.ftruncate(file, 64 * 1024 * 1024)
+os.pwrite(file, kept, 0)
+mapped = libc.mmap(0, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+os.close(file)
+libc.prctl(15, sys.argv[1].encode("latin-1"), 0, 0, 0)  # PR_SET_NAME
+print(flush=True)
+sys.stdin.read()
+"""
+_PLAIN = ("a name", "a file")
+# What Python takes for the end of a line and the kernel does not.
+_MISLEADING = [("\x0cVmPTE: -999999", "a file"), ("\rVmPTE: -999999", "a file"), ("a name", "\r0")]
+
+
+@sees_what_is_mapped
+@pytest.mark.parametrize("names", [_PLAIN, *_MISLEADING], ids=repr)
+def test_what_a_process_and_its_files_are_called_counts_for_nothing(names: tuple[str, str]) -> None:
+    command = [sys.executable, "-c", _NAMED, *names]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            assert 120 * 1024 * 1024 < memory_bytes([process.pid]) < 200 * 1024 * 1024
+            assert task_count([process.pid]) == 1
+        finally:
+            process.communicate()
 
 
 SHARING = """

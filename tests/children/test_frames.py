@@ -53,6 +53,13 @@ async def test_the_end_that_does_not_trust_reads_the_same() -> None:
     assert await _read(b"") is None
 
 
+async def test_a_message_that_says_less_than_it_takes_is_none() -> None:
+    # Of a field that is there twice the last counts, and the first took time and memory as well.
+    twice = ChildBlob(content=b"first").SerializeToString() + ChildBlob(content=b"x").SerializeToString()
+    with pytest.raises(BrokenPipeOfMessages, match=f"a ChildBlob of {len(twice)} bytes that says less"):
+        await _read(len(twice).to_bytes(LENGTH_BYTES, "little") + twice)
+
+
 @pytest.mark.parametrize("content", [b"\x01", b"\x09\x00\x00\x00short", b"\x05\x00\x00\x00\xff\xff\xff\xff\xff"])
 async def test_malformed_frames_are_noticed(content: bytes) -> None:
     with pytest.raises(BrokenPipeOfMessages):

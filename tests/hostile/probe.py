@@ -40,6 +40,8 @@ _CLOSELY = {
     "prctl seccomp": ("prctl", 22, 2, 0),
     "whole cores": ("prctl", 62, 0, 0, 0, 0),
     "table of waiting threads": ("prctl", 78, 1, 16, 0, 0),
+    "files of one thread": ("close_range", 99999, 99999, 2),
+    "a thread with files of its own": ("clone", 0x10000, 0, 0, 0, 0),
     "lease of a file": ("fcntl", 0, 1024, 2),
     "notes of a folder": ("fcntl", 0, 1026, 1),
     "terminal input": ("ioctl", 0, 0x5412, 0),

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from compilefarm.core.digests import digest_of
@@ -20,6 +21,7 @@ from compilefarm.service.testing import Calls, HeldCompiles, Refused, ScriptedPo
 from compilefarm.service.testing.pool import verify_at_once
 from compilefarm.service.validation import validate
 from compilefarm.store.opening import open_store
+from compilefarm.v1.blob_service_pb2 import WriteRequest
 from compilefarm.v1.compile_service_pb2 import (
     GRAPH_OUTCOME_FALLBACK,
     GraphReport,
@@ -81,6 +83,15 @@ async def test_others_are_answered_while_many_small_requests_are_looked_at(tmp_p
     assert set(many.result()) == {"OK"}
     # It was one or two, each after all that had come before it.
     assert answered > 12
+
+
+async def test_a_piece_of_many_fields_is_not_gone_through() -> None:
+    # It took a third of a second, in which nobody else was answered; each caller may send many at a time.
+    content = WriteRequest(offset_bytes=1).SerializeToString() * 250_000
+    async with serving(config=ROOMY) as gateway, calling(gateway.address) as calls:
+        call = calls.channel.stream_unary("/compilefarm.v1.BlobService/Write")(iter([content]))
+        assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "at most 8 fields" in await call.details()
 
 
 async def test_values_are_counted_before_they_are_looked_at() -> None:

@@ -21,10 +21,13 @@ import pytest
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store import files
+from compilefarm.store.backend import WrappingBackend
+from compilefarm.store.counting import CountingBackend
 from compilefarm.store.layout import blob_path, manifest_path
 from compilefarm.store.local import ABANDONED_AFTER_SECONDS, LOCK, LocalBackend
-from compilefarm.store.opening import open_store
+from compilefarm.store.opening import open_backend, open_store
 from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.store.uses import Uses
 
 KEY = sample_key("job")
 KILLED_WRITER = Path(__file__).parent / "killed_writer.py"
@@ -85,6 +88,37 @@ async def test_a_file_stays_open_while_a_piece_is_written_of_who_has_gone(
     assert opened[0].was_closed == [False]
     assert opened[0].closed
     assert staging_files(tmp_path) == []
+
+
+async def test_what_is_written_counts_though_who_sent_it_has_gone(tmp_path: Path) -> None:
+    written, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(WrappingBackend):
+        async def create(self, path: str, *, content: bytes) -> bool:
+            created = await super().create(path, content=content)
+            written.set()
+            await goes_on.wait()
+            return created
+
+    backend = CountingBackend(Slow(await open_backend(str(tmp_path))), areas=["blobs"])
+    writing = asyncio.create_task(backend.create("blobs/one", content=b"content"))
+    await written.wait()
+    writing.cancel()
+    with suppress(asyncio.CancelledError):
+        await writing
+    goes_on.set()
+    await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "writing of blobs/one"))
+    assert backend.size_bytes == len(b"content")
+
+
+async def test_two_that_remove_one_object_keep_nobody_waiting(tmp_path: Path) -> None:
+    backend = await open_backend(str(tmp_path))
+    uses = Uses(backend, now=lambda: 1e9)
+    await backend.create("blobs/one", content=b"content")
+    os.utime(tmp_path / "blobs/one", (0, 0))
+    assert sorted(await asyncio.gather(uses.end("blobs/one"), uses.end("blobs/one"))) == [False, True]
+    async with uses.holding("blobs/one"):
+        assert await backend.find("blobs/one") is None
 
 
 async def test_makes_the_directory_and_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

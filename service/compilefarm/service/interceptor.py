@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from compilefarm.core.errors import (
     TooSlow,
 )
 from compilefarm.core.metadata import REQUEST_KEY
+from compilefarm.core.wire_fields import fields_of
 from compilefarm.service.allowances import Add
 from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, with_key_formats
 from compilefarm.service.call_limits import CallLimits
@@ -51,6 +53,8 @@ Respond = Callable[[Any, Context, Send], Awaitable[None]]
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
+# Of a message of a stream: what it is of, where it belongs, and bytes.
+_MOST_FIELDS = 8
 
 
 def interceptors(
@@ -316,15 +320,31 @@ def _shorten(text: str) -> str:
     return content[:_MAX_DETAIL_BYTES].decode(errors="ignore") + " ..."
 
 
-def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
+@contextmanager
+def _refusing_rubbish() -> Iterator[None]:
     try:
+        yield
+    except DecodeError:
+        raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off") from None
+
+
+def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
+    with _refusing_rubbish():
         if len(content) <= PIECE_BYTES:
             return parse(content)
         request = parse(b"")
         merge_in_pieces(request, content)
         return request
-    except DecodeError:
-        raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off") from None
+
+
+def _read_piece(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
+    """One message of a stream: these have few fields, none of which is a list, and are parsed at once."""
+    with _refusing_rubbish():
+        if len(list(islice(fields_of(content, 0, len(content)), _MOST_FIELDS + 1))) > _MOST_FIELDS:
+            raise InvalidRequest(
+                f"a message of a stream has at most {_MOST_FIELDS} fields: send another for what follows"
+            )
+        return parse(content)
 
 
 @asynccontextmanager
@@ -375,7 +395,7 @@ async def _read_stream(
     while (content := await _read(context, pace=pace)) is not None:
         pace.note(len(content))
         check(len(content))
-        yield _read_one(content, parse=parse)
+        yield _read_piece(content, parse=parse)
 
 
 async def _read(context: Context, *, pace: Pace) -> bytes | None:

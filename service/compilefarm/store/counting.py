@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 from compilefarm.store.steps import in_steps
@@ -106,18 +107,11 @@ class CountingBackend(WrappingBackend):
         return area is not None and area.size_of(path) is not None
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        created = await super().create(path, content=content)
-        area = self._area_of(path)
-        if created and area is not None:
-            area.add(path, size_bytes=len(content))
-        return created
+        return await self._counting(super().create(path, content=content), path, size_bytes=len(content))
 
     async def create_from(self, path: str, *, file: Path) -> bool:
-        created = await super().create_from(path, file=file)
-        area = self._area_of(path)
-        if created and area is not None:
-            area.add(path, size_bytes=(await asyncio.to_thread(file.stat)).st_size)
-        return created
+        size_bytes = (await asyncio.to_thread(file.stat)).st_size
+        return await self._counting(super().create_from(path, file=file), path, size_bytes=size_bytes)
 
     async def move(self, path: str, *, target: str) -> bool:
         moved = await super().move(path, target=target)
@@ -131,6 +125,17 @@ class CountingBackend(WrappingBackend):
     async def delete(self, path: str) -> None:
         await super().delete(path)
         self._forget(path)
+
+    async def _counting(self, creation: Coroutine[Any, Any, bool], path: str, *, size_bytes: int) -> bool:
+        async def count() -> bool:
+            created = await creation
+            area = self._area_of(path)
+            if created and area is not None:
+                area.add(path, size_bytes=size_bytes)
+            return created
+
+        # What is written is there, and counts, also where whoever sent it has gone meanwhile.
+        return await asyncio.shield(asyncio.create_task(count(), name=f"writing of {path}"))
 
     def _forget(self, path: str) -> None:
         area = self._area_of(path)

@@ -63,11 +63,15 @@ class LimitedStore(WrappingStore):
         self._making_room: asyncio.Task[None] | None = None
 
     async def put_staged(self, blob: StagedBlob, *, digest: str, namespace: str) -> None:
-        is_new = not self._backend.has_counted(blob_path(digest))
-        await super().put_staged(blob, digest=digest, namespace=namespace)
+        new_bytes = 0 if self._backend.has_counted(blob_path(digest)) else counted_bytes(blob.size_bytes)
+        # First, since it may be written though whoever sends it goes away meanwhile.
         self._collector.note_holders([digest], namespace=namespace)
-        if is_new:
-            self._sizes[namespace] += counted_bytes(blob.size_bytes)
+        self._sizes[namespace] += new_bytes
+        try:
+            await super().put_staged(blob, digest=digest, namespace=namespace)
+        except Exception:
+            self._sizes[namespace] -= new_bytes
+            raise
         self._check_size()
 
     async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:

@@ -100,7 +100,8 @@ class Uses:
 
     async def end(self, path: str) -> bool:
         """Deletes an object unless it has to stay; returns whether it was deleted."""
-        if self.has_lease(path):
+        # Whoever ends it already waits for the storage.
+        if self.has_lease(path) or path in self._ending:
             return False
         # From here on those who come wait, and then find that it is gone.
         self._ending[path] = gone = asyncio.Event()

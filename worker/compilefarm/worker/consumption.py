@@ -95,6 +95,13 @@ def disk_bytes(folder: Path, pids: Collection[int]) -> int:
     return named + _unnamed(pids)[1]
 
 
+def find_headless(pids: Collection[int]) -> set[int]:
+    """Those of some processes whose first thread has ended before others: the kernel shows nothing of what they have.
+    Each that ends is one for a moment.
+    """
+    return {pid for pid in pids if _is_headless(Path("/proc", str(pid), "status"))}
+
+
 def task_count(pids: Collection[int]) -> int:
     """Returns the number of threads of some processes."""
     return sum(_first_of(Path("/proc", str(pid), "status"), "Threads:") for pid in pids)
@@ -126,15 +133,24 @@ def _first_of(path: Path, name: str) -> int:
     return next(iter(_numbers(path, (name,)) or ()), 0)
 
 
+def _is_headless(status: Path) -> bool:
+    fields = {field[0]: field[1] for field in _fields(status) or () if len(field) > 1}
+    return fields.get("State:") == "Z" and int(fields.get("Threads:", 0)) > 1
+
+
 def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
     """Returns the numbers of some lines; None if the file cannot be read, or its process has ended."""
+    fields = _fields(path)
+    return None if fields is None else [int(field[1]) for field in fields if field and field[0] in names]
+
+
+def _fields(path: Path) -> list[list[str]] | None:
     try:
-        # A process may call itself anything, also what is no text.
-        lines = path.read_text(errors="replace").splitlines()
+        # A process may call itself anything, also what is no text, or what Python takes for the end of a line.
+        lines = path.read_bytes().decode(errors="replace").split("\n")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    fields = [line.split() for line in lines]
-    return [int(field[1]) for field in fields if field and field[0] in names]
+    return [line.split() for line in lines]
 
 
 def _in_time(items: Iterable[_T]) -> Iterator[_T]:
@@ -220,7 +236,8 @@ def _mapped_files(maps: Iterable[tuple[int, bytes]]) -> Iterator[tuple[str, os.s
     Only the administrator is shown them (proc(5): CAP_CHECKPOINT_RESTORE).
     """
     for pid, told in maps:
-        for line in told.splitlines() if _DELETED in told else ():
+        # What a file is called may hold what Python takes for the end of a line.
+        for line in told.split(b"\n") if _DELETED in told else ():
             if line.endswith(_DELETED) and (mapped := _mapped_at(pid, line)) is not None:
                 yield mapped
 

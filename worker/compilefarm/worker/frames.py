@@ -68,11 +68,15 @@ async def read_frame_async(pipe: asyncio.StreamReader, kind: type[_M], *, larges
         length = int.from_bytes(head, "little")
         if length > most_bytes:
             raise MessageTooLarge(f"a message of {length} bytes is more than the {most_bytes} allowed")
-        return _parse(await pipe.readexactly(length), kind)
+        message = _parse(await pipe.readexactly(length), kind)
     except asyncio.IncompleteReadError as error:
         if error.partial or error.expected != LENGTH_BYTES:
             raise BrokenPipeOfMessages("the pipe ended within a message") from error
         return None
+    # Fields that a later one takes the place of count by what they took: they take time and memory as others do.
+    if message.ByteSize() != length:
+        raise BrokenPipeOfMessages(f"the pipe holds a {kind.__name__} of {length} bytes that says less")
+    return message
 
 
 def _parse(content: bytes, kind: type[_M]) -> _M:

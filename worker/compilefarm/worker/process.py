@@ -11,7 +11,14 @@ from pathlib import Path
 
 from compilefarm.core.contents import Content
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTask
-from compilefarm.worker.consumption import disk_bytes, file_count, memory_bytes, resident_bytes, task_count
+from compilefarm.worker.consumption import (
+    disk_bytes,
+    file_count,
+    find_headless,
+    memory_bytes,
+    resident_bytes,
+    task_count,
+)
 from compilefarm.worker.control_groups import ControlGroup, ControlGroups
 from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
@@ -20,6 +27,7 @@ from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 
 log = logging.getLogger(__name__)
+_HEADLESS_LOOKS = 5
 
 # What a message counts at least. Each costs the farm some work, and some are kept.
 _MESSAGE_BYTES = 16 * 1024
@@ -105,6 +113,8 @@ class ChildProcess:
         self._is_watched = asyncio.Event()
         # Why it was ended, if it took more than it may.
         self._excess: ChildDied | None = None
+        # How many looks long.
+        self._headless: dict[int, int] = {}
 
     @classmethod
     async def start(cls, settings: ChildSettings) -> ChildProcess:
@@ -255,7 +265,7 @@ class ChildProcess:
     async def _watch(self) -> None:
         """Kills the child when it exceeds a limit."""
         try:
-            at_first = await asyncio.to_thread(resident_bytes, self._forked.pids())
+            at_first = await asyncio.to_thread(lambda: resident_bytes(self._forked.pids()))
             self._is_watched.set()
             while self._excess is None:
                 await asyncio.sleep(self._settings.sample_seconds)
@@ -268,6 +278,12 @@ class ChildProcess:
 
     def _find_excess(self, memory_at_first: int) -> ChildDied | None:
         settings, pids = self._settings, self._forked.pids()
+        # One that ends is so for a moment, and longer while much memory is given back.
+        self._headless = {pid: self._headless.get(pid, 0) + 1 for pid in find_headless(pids)}
+        if max(self._headless.values(), default=0) >= _HEADLESS_LOOKS:
+            return ChildDied(
+                "the first thread of one of its processes ended before others, which hides what it has"
+            )
         # Both first, since they decide how long the rest takes.
         if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
             return ChildDied(f"it became more than {settings.most_tasks} processes and threads")

@@ -45,6 +45,9 @@ _OPTIONS_APART = (0x53564D41, 0x59616D61)
 
 # linux/sched.h: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+# CLONE_FILES, CLONE_THREAD; linux/close_range.h: CLOSE_RANGE_UNSHARE. What is open in a thread that has a table of its
+# own is seen by nobody who counts (consumption.py).
+_SHARING_FILES, _THREAD, _OWN_TABLE = 0x00000400, 0x00010000, 2
 _AF_UNIX = 1
 # AF_INET, AF_INET6. There is no network, and what TCP holds counts for the whole machine (tcp(7): tcp_mem).
 _INTERNET = (2, 10)
@@ -171,7 +174,8 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
         program += _if_call(number, [_refuse(errno.EPERM)])
     # It takes its flags from memory, where a filter cannot look.
     program += _if_call(machine.number("clone3"), [_refuse(errno.ENOSYS)])
-    program += _if_call(machine.number("clone"), _refuse_bits(0, _NEW_NAMESPACES))
+    program += _if_call(machine.number("clone"), [*_refuse_bits(0, _NEW_NAMESPACES), *_refuse_threads_with_own_files()])
+    program += _if_call(machine.number("close_range"), _refuse_bits(2, _OWN_TABLE))
     files = [_load(1), (_GREATER, 0, 1, _NEWEST_COMMAND), _refuse(errno.EINVAL), _RELOAD]
     program += _if_call(machine.number("fcntl"), [*_refuse_values(1, _OTHERS_FILES), *files])
     # As on another file system.
@@ -221,6 +225,10 @@ def _if_argument(argument: int, value: int, then: list[_Instruction]) -> list[_I
 
 def _refuse_bits(argument: int, bits: int) -> list[_Instruction]:
     return [_load(argument), (_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM), _RELOAD]
+
+
+def _refuse_threads_with_own_files() -> list[_Instruction]:
+    return [_load(0), (_ANY_BIT, 0, 2, _THREAD), (_ANY_BIT, 1, 0, _SHARING_FILES), _refuse(errno.EPERM), _RELOAD]
 
 
 def _refuse_values(argument: int, values: Iterable[int], *, error: int = errno.EPERM) -> list[_Instruction]:

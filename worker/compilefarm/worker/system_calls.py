@@ -130,6 +130,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 EXAMINED: dict[str, tuple[int, int]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
+    "close_range": (436, 436),
     "fcntl": (72, 25),
     "ioctl": (16, 29),
     "personality": (135, 92),

@@ -13,6 +13,7 @@ import importlib.metadata
 import math
 import mmap
 import os
+import platform
 import resource
 import secrets
 import signal
@@ -21,6 +22,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -566,6 +568,12 @@ def _bury(pipe: BinaryIO) -> None:
     _compile(pipe)
 
 
+def _end_the_first_thread(_: BinaryIO) -> None:
+    threading.Thread(target=signal.pause).start()
+    # exit(2), of one thread.
+    ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+
+
 def _close_its_folder(pipe: BinaryIO) -> None:
     os.chmod(os.environ["TMPDIR"], 0)
     _hang(pipe)
@@ -657,6 +665,7 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "bury": _bury,
     "leave-behind": _leave_behind,
     "close-its-folder": _close_its_folder,
+    "end-the-first-thread": _end_the_first_thread,
     "make-folders": _make_folders,
     "open-many-files": _open_many_files,
     "hide-behind-a-name": lambda pipe: _hide_behind_a_name(pipe, _shared_memory),
