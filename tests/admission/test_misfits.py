@@ -127,6 +127,7 @@ def adam(parameter: object, other: object, step: object) -> Given:
             grouped(0),
         ),
         (OBSERVED, (torch.ones(64, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0, True)),
+        (OBSERVED, (torch.ones(1, 1, 1), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, -3, True)),
         (OBSERVED, (torch.ones(64, 4), ONE, ONE, *[torch.ones(64)] * 3, ONE.int()), positional(0.1, 0, 255, 0, True)),
         (
             OBSERVED,
@@ -160,6 +161,8 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.special_laguerre_polynomial_l.n_scalar, (FEW,), positional(2**40)),
         (aten.special_laguerre_polynomial_l.default, (FEW, FEW), positional()),
         (aten.special_legendre_polynomial_p.x_scalar, (FEW,), lambda degree: ((0.5, degree), {})),
+        (aten.special_chebyshev_polynomial_t.x_scalar, (FEW,), lambda degree: ((0.5, degree), {})),
+        (aten.special_shifted_chebyshev_polynomial_w.n_scalar, (FEW,), positional(2**40)),
         (aten.embedding_bag.default, BAGS, positional(False, 5)),
         (aten.embedding_bag.default, (*BAGS[:2], BAGS[2][:0]), positional(False, 2)),
         (aten._embedding_bag.default, (*BAGS[:2], BAGS[2][:0]), positional(False, 2)),
@@ -384,6 +387,20 @@ def test_upsampling_is_told_a_size_or_a_scale(kind: TargetKind.ValueType) -> Non
     call = Call(kind=kind, target=name, args=[Value(node=0), size, Value(real=0.001), Value(real=2.0)])
     job.graph.nodes[1].call.CopyFrom(call)
     with pytest.raises(InvalidRequest, match="upsample_nearest2d"):
+        decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize(
+    "name", ["aten::_upsample_bilinear2d_aa", "aten::upsample_bicubic2d", "aten::upsample_nearest2d"]
+)
+def test_a_boolean_is_a_scale(name: str) -> None:
+    """As torch has it: what is not aligned corners."""
+    job = capture(torch.relu, IMAGE).encode().job
+    size, corners = Value(list=Sequence(items=[Value(integer=16), Value(integer=2**20)])), [Value(boolean=False)]
+    scales = [Value(boolean=True), Value(boolean=True)]
+    args = [Value(node=0), size, *([] if "nearest" in name else corners), *scales]
+    job.graph.nodes[1].call.CopyFrom(Call(kind=OPERATOR_PACKET, target=name, args=args))
+    with pytest.raises(InvalidRequest, match="may contradict each other"):
         decode_job(job, blobs={})
 
 

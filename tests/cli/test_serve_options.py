@@ -87,9 +87,11 @@ def test_what_a_farm_keeps_is_kept_from_compiles(monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     given = settings(
         *("--store", "store", "--state", "/state", "--auth", "/callers.toml", "--signing-key", "key.pem"),
-        *("--tls-certificate", "/public.pem", "--tls-key", "/private.pem"),
+        *("--tls-certificate", "/public.pem", "--tls-key", "/private.pem", "--record", "~/recordings"),
     )
-    kept = {tmp_path / "store", Path("/state"), Path("/callers.toml"), tmp_path / "key.pem", Path("/private.pem")}
+    monkeypatch.setenv("HOME", "/home/farm")
+    kept = {Path(path) for path in ("/state", "/callers.toml", "/private.pem", "/home/farm/recordings")}
+    kept |= {tmp_path / "store", tmp_path / "key.pem"}
     assert set(kept_from_compiles(given)) == kept
     remote = settings("--store", "s3://bucket/farm", "--state", "/state", "--signer", "unix:/run/signer")
     assert set(kept_from_compiles(remote)) == {Path("/state"), Path("/run/signer")}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from compilefarm.core import expressions
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import holds, say
 from compilefarm.core.keys import key_of
+from compilefarm.graph import bodies
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import DecodedJob, GraphRejected, decode_job
 from compilefarm.graph.dynamic_floats import is_dynamic_float
@@ -199,6 +202,13 @@ def test_an_assumption_about_a_symbol_that_is_no_input_is_named() -> None:
         symbolic.guards()
     assert str(caught.value).startswith("the compiler assumed ")
     assert str(caught.value).endswith(f", which cannot be said: {name} is not known before the graph runs")
+
+
+def test_integers_within_a_graph_of_a_graph_stay_of_a_size() -> None:
+    size = decode_job(dynamic(doubled, torch.ones(4, 3)).encode().job, blobs={}).symbolic.symbols.values[0]
+    multiply = bodies._guarded(operator.mul)
+    with pytest.raises(InvalidRequest, match="an integer in a subgraph grows beyond what any size is"):
+        reduce(lambda value, _: multiply(value, value), range(8), size)
 
 
 def test_sizes_that_depend_on_elements() -> None:

@@ -42,6 +42,7 @@ _CLOSELY = {
     "table of waiting threads": ("prctl", 78, 1, 16, 0, 0),
     "files of one thread": ("close_range", 99999, 99999, 2),
     "a thread with files of its own": ("clone", 0x10000, 0, 0, 0, 0),
+    "pages of files": ("fadvise64", 0, 0, 0, 4),
     "lease of a file": ("fcntl", 0, 1024, 2),
     "notes of a folder": ("fcntl", 0, 1026, 1),
     "terminal input": ("ioctl", 0, 0x5412, 0),

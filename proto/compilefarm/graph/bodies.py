@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import flexible_attention, recurrences, schemas
+from compilefarm.graph.bounds import grows
 from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.targets import find_hazard, is_of_python
 from compilefarm.torch_internals.dynamo import IndexingByTensors
@@ -97,7 +98,7 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         if hazard is not None:
             raise InvalidRequest(f"{function.__name__} in a subgraph: {hazard}")
-        return function(*args, **kwargs)
+        return _of_a_size(function(*args, **kwargs))
 
     return call
 
@@ -107,9 +108,15 @@ def _guarded_method(name: str) -> Callable[..., Any]:
         hazard = find_hazard(name, args=args)
         if hazard is not None:
             raise InvalidRequest(f"{name} in a subgraph: {hazard}")
-        return getattr(args[0], name)(*args[1:], **kwargs)
+        return _of_a_size(getattr(args[0], name)(*args[1:], **kwargs))
 
     return call
+
+
+def _of_a_size(value: Any) -> Any:
+    if grows(value):
+        raise InvalidRequest("an integer in a subgraph grows beyond what any size is")
+    return value
 
 
 def _trusted(target: Any, *, reach: ReachCheck) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph.operators import named_arguments
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
@@ -105,6 +106,15 @@ def calls_views(graph: Graph) -> bool:
     """Whether a graph, or one within it, calls as_strided or what is like it."""
     names = (_SEPARATORS.split(node.call.target) for node in graph.nodes)
     return any(not _VIEWS.isdisjoint(parts) for parts in names) or any(map(calls_views, graph.subgraphs))
+
+
+def grows(value: object) -> bool:
+    """Whether an integer or a condition that a graph computes is larger than what can be computed with."""
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return False
+    hint = value.node.hint
+    is_large = isinstance(value, torch.SymInt) and hint is not None and abs(int(hint)) > MAX_MAGNITUDE
+    return is_large or is_too_long(value.node.expr)
 
 
 def is_too_long(expression: Any) -> bool:

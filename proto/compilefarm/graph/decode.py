@@ -16,7 +16,6 @@ from torch.fx import GraphModule, Node
 
 from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph import arguments, recurrences, schemas, targets
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.annotations import decode_annotations
@@ -27,7 +26,7 @@ from compilefarm.graph.bounds import (
     find_excess,
     find_misplaced_view,
     find_unknown_view,
-    is_too_long,
+    grows,
 )
 from compilefarm.graph.checkpoint_policies import POLICIES, decode_policies
 from compilefarm.graph.collectives import GroupName, as_plain_text, decode_groups
@@ -474,7 +473,8 @@ def _propagate(
             elif find_mode_left(node) is not None:
                 entered.pop()
             node.meta["example_value"] = value
-            _check_growth(value, number=number)
+            if grows(value):
+                raise InvalidRequest(f"node {number}: an integer grows beyond what any size is")
             # Sizes that depend on elements: Dynamo notes at which node each becomes known.
             bindings = bindings_of(decoded.symbolic.shape_env, value)
             if bindings:
@@ -583,15 +583,6 @@ def _called(node: Node, args: Any, kwargs: Any, *, number: int, writes: WriteRec
     except Exception as error:
         # Whatever torch raises for a graph is an answer about the graph.
         raise GraphRejected.because(error, where=f"node {number} ({node.op} {_name(node)})") from error
-
-
-def _check_growth(value: object, *, number: int) -> None:
-    """Integers that a graph computes with stay of a size that can be computed with."""
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        hint = value.node.hint
-        grows = isinstance(value, torch.SymInt) and hint is not None and abs(int(hint)) > MAX_MAGNITUDE
-        if grows or is_too_long(value.node.expr):
-            raise InvalidRequest(f"node {number}: an integer grows beyond what any size is")
 
 
 def _name(node: Node) -> str:

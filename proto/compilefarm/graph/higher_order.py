@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node
 
-from compilefarm.graph.messages import is_numbered
+from compilefarm.graph.messages import is_region
 
 Check = Callable[[object], bool]
 
@@ -97,7 +97,8 @@ def _is_device_type(value: object) -> bool:
 
 
 def _is_identifier(value: object) -> bool:
-    return value is None or is_numbered(value)
+    # It becomes part of a name in generated source.
+    return value is None or is_region(value)
 
 
 def _is_determinism_check(value: object) -> bool:

@@ -77,6 +77,11 @@ def is_numbered(text: object) -> bool:
     return isinstance(text, str) and any(pattern.fullmatch(text) for pattern in (_ASSERTION, _REGION))
 
 
+def is_region(text: object) -> bool:
+    """Whether it is a name that `Messages.take` makes for a region."""
+    return isinstance(text, str) and _REGION.fullmatch(text) is not None
+
+
 def restore(text: str, texts: Sequence[str]) -> str:
     """What an error of a program says, with the messages of the graph in the place of their numbers."""
 

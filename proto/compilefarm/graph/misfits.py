@@ -91,9 +91,11 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
     # torch/_decomp/decompositions.py: indices are computed with the scales alone, and not held against the input. Only
     # gradients have a size of the input after that of the output.
     later = args[3 if "backward" in name else 2 :]
-    scales = [*later, *(value for key, value in kwargs.items() if key.startswith("scale"))]
+    # The first says whether corners are aligned, but for the nearest. Torch takes a boolean for a scale, too.
+    scales = [*later[0 if "nearest" in name else 1 :]]
+    scales += [value for key, value in kwargs.items() if key.startswith("scale")]
     is_sized = (args[1] if len(args) > 1 else kwargs.get("output_size")) is not None
-    is_scaled = any(scale is not None and not isinstance(scale, bool) for scale in scales)
+    is_scaled = any(scale is not None for scale in scales)
     return "it is given a size and scales, which may contradict each other" if is_sized and is_scaled else None
 
 
@@ -178,8 +180,11 @@ def _groups_of_scales(given: Arguments) -> str | None:
 def _statistics_of_quantization(given: Arguments) -> str | None:
     # aten/src/ATen/native/quantized/FusedObsFakeQuant.cpp: calculate_moving_average writes as many as the input has
     # channels; where there are none yet it makes them all.
-    per_row = given.get("per_row_fake_quant", False)
-    channels = given["self"].shape[given["ch_axis"]] if per_row else 1
+    per_row, axis = given.get("per_row_fake_quant", False), given["ch_axis"]
+    if per_row and not 0 <= axis < given["self"].dim():
+        # It writes to the place of that dimension in a list of them.
+        return f"its channels are those of dimension {axis}"
+    channels = given["self"].shape[axis] if per_row else 1
     lengths = [given[name].numel() for name in _STATISTICS]
     if lengths[0] != 0 and any(length != channels for length in lengths):
         return f"its statistics have {lengths} elements for {channels} channels"
@@ -345,4 +350,5 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "native_channel_shuffle": _number_of_groups,
     "special_laguerre_polynomial_l": _degree,
     "special_legendre_polynomial_p": _degree,
+    **{f"special_{kind}chebyshev_polynomial_{of}": _degree for kind in ("", "shifted_") for of in "tuvw"},
 }

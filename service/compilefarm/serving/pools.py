@@ -115,10 +115,10 @@ def _sandbox_of(config: ServeConfig, *, environment_name: str, python: str, gpu:
 
 
 def kept_from_compiles(config: ServeConfig) -> list[Path]:
-    """Returns the paths that children must not see: store, state, callers, keys and the socket of the signer."""
+    """Returns the paths that children must not see: store, state, recordings, callers, keys and the signer's socket."""
     files = (config.auth, config.signing_key, (config.signer or "").removeprefix("unix:"), config.tls_key)
-    store = [] if "://" in config.store else [config.store]
-    return [Path(place).absolute() for place in (*store, *files, config.state_folder()) if place]
+    folders = (config.record, config.state_folder(), "" if "://" in config.store else config.store)
+    return [Path(place).expanduser().absolute() for place in (*files, *folders) if place]
 
 
 def cuda_devices(device: str, *, python: str) -> tuple[str, ...]:

@@ -281,9 +281,7 @@ class ChildProcess:
         # One that ends is so for a moment, and longer while much memory is given back.
         self._headless = {pid: self._headless.get(pid, 0) + 1 for pid in find_headless(pids)}
         if max(self._headless.values(), default=0) >= _HEADLESS_LOOKS:
-            return ChildDied(
-                "the first thread of one of its processes ended before others, which hides what it has"
-            )
+            return ChildDied("the first thread of one of its processes ended before others, which hides what it has")
         # Both first, since they decide how long the rest takes.
         if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
             return ChildDied(f"it became more than {settings.most_tasks} processes and threads")

@@ -48,6 +48,8 @@ _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000
 # CLONE_FILES, CLONE_THREAD; linux/close_range.h: CLOSE_RANGE_UNSHARE. What is open in a thread that has a table of its
 # own is seen by nobody who counts (consumption.py).
 _SHARING_FILES, _THREAD, _OWN_TABLE = 0x00000400, 0x00010000, 2
+# linux/fadvise.h: POSIX_FADV_DONTNEED. What the machine keeps of files that can be read is for all of it.
+_DONT_NEED = 4
 _AF_UNIX = 1
 # AF_INET, AF_INET6. There is no network, and what TCP holds counts for the whole machine (tcp(7): tcp_mem).
 _INTERNET = (2, 10)
@@ -176,6 +178,7 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
     program += _if_call(machine.number("clone3"), [_refuse(errno.ENOSYS)])
     program += _if_call(machine.number("clone"), [*_refuse_bits(0, _NEW_NAMESPACES), *_refuse_threads_with_own_files()])
     program += _if_call(machine.number("close_range"), _refuse_bits(2, _OWN_TABLE))
+    program += _if_call(machine.number("fadvise64"), _refuse_values(3, (_DONT_NEED,)))
     files = [_load(1), (_GREATER, 0, 1, _NEWEST_COMMAND), _refuse(errno.EINVAL), _RELOAD]
     program += _if_call(machine.number("fcntl"), [*_refuse_values(1, _OTHERS_FILES), *files])
     # As on another file system.

@@ -131,6 +131,7 @@ EXAMINED: dict[str, tuple[int, int]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "close_range": (436, 436),
+    "fadvise64": (221, 223),
     "fcntl": (72, 25),
     "ioctl": (16, 29),
     "personality": (135, 92),
