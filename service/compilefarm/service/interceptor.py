@@ -321,7 +321,7 @@ def _shorten(text: str) -> str:
 
 
 @contextmanager
-def _refusing_rubbish() -> Iterator[None]:
+def _refusing_malformed_requests() -> Iterator[None]:
     try:
         yield
     except DecodeError:
@@ -329,7 +329,7 @@ def _refusing_rubbish() -> Iterator[None]:
 
 
 def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
-    with _refusing_rubbish():
+    with _refusing_malformed_requests():
         if len(content) <= PIECE_BYTES:
             return parse(content)
         request = parse(b"")
@@ -339,7 +339,7 @@ def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
 
 def _read_piece(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
     """One message of a stream: these have few fields, none of which is a list, and are parsed at once."""
-    with _refusing_rubbish():
+    with _refusing_malformed_requests():
         if len(list(islice(fields_of(content, 0, len(content)), _MOST_FIELDS + 1))) > _MOST_FIELDS:
             raise InvalidRequest(
                 f"a message of a stream has at most {_MOST_FIELDS} fields: send another for what follows"
