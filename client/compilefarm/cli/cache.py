@@ -42,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pushes or pulls, and prints what became of it; 1 if nothing was, and something kept it from that,
-    or the farm ended in the middle."""
+    """Pushes or pulls, and prints what became of it; 1 if nothing was, and something kept it from that, or the farm
+    ended in the middle.
+    """
     if arguments.folder is not None:
         # torch reads it at each use.
         os.environ[_FOLDER] = str(arguments.folder)

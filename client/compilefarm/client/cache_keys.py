@@ -64,12 +64,12 @@ def _state(name: str) -> str:
     """What torch's keys leave out, of this thread now."""
     import torch
 
+    from compilefarm.graph.contractions import contraction_strategy
     from compilefarm.torch_internals.remote_caches import autocast_device_types
 
     unusual = ["flushes denormals"] if flushes_denormal() else []
-    contraction = str(torch.backends.opt_einsum.strategy) if torch.backends.opt_einsum.enabled else "off"
-    if name == _OF_DYNAMO and contraction != _CONTRACTION:
-        unusual.append(f"contracts {contraction}")
+    if name == _OF_DYNAMO and (strategy := contraction_strategy()) != _CONTRACTION:
+        unusual.append(f"contracts {strategy}")
     if torch.__version__ >= _FIRST_THAT_TELLS_STATES:
         return _digest(*unusual)
     autocast = autocast_device_types() if name == _OF_DYNAMO else ()

@@ -79,8 +79,8 @@ def _keep(caches: FarmCaches, keys: CacheKeys, name: str, key: str, content: byt
         if key_in_farm is None:
             caches.leave_out(
                 "several_states",
-                why="a graph was looked up in several states (dtypes, threads, denormals) before it was written, and "
-                "torch does not say for which it was compiled",
+                why="a graph was looked up in several states (dtypes, threads, denormals), and torch does not say for "
+                "which it was compiled",
             )
             return
         if name in _TUNING:

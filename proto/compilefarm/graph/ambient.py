@@ -15,7 +15,7 @@ from compilefarm.core.denormals import flushes_denormal
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.contractions import STRATEGIES, uses_contraction_library
+from compilefarm.graph.contractions import STRATEGIES, contraction_strategy
 from compilefarm.graph.dtypes import get_dtype, name_of
 from compilefarm.graph.replacements import find_replacement
 from compilefarm.torch_internals import attention
@@ -72,10 +72,6 @@ _CONTRACTION = "opt_einsum"
 
 def _order_as_text(order: Iterable[int]) -> str:
     return ",".join(map(str, order))
-
-
-def _read_contraction() -> str:
-    return str(torch.backends.opt_einsum.strategy) if uses_contraction_library() else "off"
 
 
 def _write_contraction(value: bool | str) -> None:
@@ -147,7 +143,7 @@ _SETTINGS: dict[str, _Setting] = {
     ),
     # Set on and off for all graphs, sent only for those whose order of contractions is to be found.
     _CONTRACTION: _Setting(
-        default="auto", read=_read_contraction, write=_write_contraction, words=("off", *STRATEGIES)
+        default="auto", read=contraction_strategy, write=_write_contraction, words=("off", *STRATEGIES)
     ),
 }
 _ATTENTION_BACKENDS = ("cuda.sdp.cudnn", "cuda.sdp.flash", "cuda.sdp.math", "cuda.sdp.mem_efficient", "cuda.sdp.order")

@@ -24,3 +24,8 @@ def is_contraction(node: Node) -> bool:
 def uses_contraction_library() -> bool:
     """Whether the library finds that order in this process; without it tensors are multiplied from left to right."""
     return bool(torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled)
+
+
+def contraction_strategy() -> str:
+    """How the library finds that order in this process; "off" where it does not."""
+    return str(torch.backends.opt_einsum.strategy) if uses_contraction_library() else "off"

@@ -52,7 +52,8 @@ def serve_from(find: Find, keep: Keep, *, report: Callable[[Exception], None]) -
 
 def autocast_device_types() -> Sequence[str]:
     """The device types that torch knows autocast for, as its keys of compiled graphs name them from 2.15 on
-    (torch/_functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails)."""
+    (torch/_functorch/_aot_autograd/autograd_cache.py: AOTAutogradCacheDetails).
+    """
     import torch
 
     types: Sequence[str] = torch._C._autocast_supported_devices()

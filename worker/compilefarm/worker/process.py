@@ -27,12 +27,13 @@ from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 
 log = logging.getLogger(__name__)
-_HEADLESS_LOOKS = 5
 
 # What a message counts at least. Each costs the farm some work, and some are kept.
 _MESSAGE_BYTES = 16 * 1024
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
+# A process whose first thread has ended is seen so often at most, one look after the other.
+_HEADLESS_LOOKS = 5
 # A process that left the group of its child is not waited for any longer.
 _LINGER_SECONDS = 5.0
 # What is printed by a process that ends itself because it has no memory left: libstdc++, LLVM.
@@ -113,7 +114,7 @@ class ChildProcess:
         self._is_watched = asyncio.Event()
         # Why it was ended, if it took more than it may.
         self._excess: ChildDied | None = None
-        # How many looks long.
+        # In how many looks, one after the other, the first thread of a process had ended, by its number.
         self._headless: dict[int, int] = {}
 
     @classmethod
