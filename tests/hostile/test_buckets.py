@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.store.backend import LARGEST_IN_MEMORY_BYTES
 from compilefarm.store.bucket import BucketBackend
+from compilefarm.store.bucket_frames import Frame, read_frame
 from compilefarm.store.layout import manifest_path
 from compilefarm.store.opening import open_caches, open_store
 from compilefarm.store.s3 import open_bucket
@@ -254,3 +256,79 @@ async def test_a_blob_that_is_gone_when_it_is_read_is_a_miss(bucket: Bucket) -> 
     assert await store.find_manifest(KEY) == artifact.manifest
     with pytest.raises(NotStored):
         await store.get_blob(artifact.manifest.program.digest)
+
+
+def _process_of(others: set[int]) -> int:
+    (child,) = _children_of_this_process() - others
+    return child
+
+
+async def test_another_process_takes_the_place_of_one_that_was_stopped(bucket: Bucket, tmp_path: Path) -> None:
+    file = tmp_path / "content"
+    file.write_bytes(b"more")
+    others = _children_of_this_process()
+    backend = BucketBackend(bucket.location(), shown="", retry_seconds=0.0, look_seconds=0.1, pong_seconds=0.5)
+    await backend.create("ac/object", content=b"content")
+    os.kill(_process_of(others), signal.SIGSTOP)
+    # Both would have waited for ever, and so all that came after them.
+    asked = (backend.open("ac/object"), backend.create_from("ac/large", file=file), backend.find("ac/object"))
+    for error in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(error, StoreUnavailable)
+        assert "the process that asks the service" in str(error)
+    assert await backend.find("ac/object") == b"content"
+    assert await backend.create_from("ac/large", file=file)
+
+
+async def test_a_process_that_is_slow_is_left_alone(bucket: Bucket) -> None:
+    is_over = threading.Event()
+
+    def slow(asked: Asked) -> None:
+        if asked.method == "GET":
+            is_over.wait()
+
+    others = _children_of_this_process()
+    backend = BucketBackend(bucket.location(), shown="", retry_seconds=0.0, look_seconds=0.01, pong_seconds=20.0)
+    await backend.create("ac/object", content=b"content")
+    child, bucket.interfere = _process_of(others), slow
+    reading = asyncio.ensure_future(backend.find("ac/object"))
+    # Many looks.
+    await asyncio.wait([reading], timeout=0.3)
+    is_over.set()
+    assert await reading == b"content"
+    assert child in _children_of_this_process()
+
+
+async def test_the_next_request_has_a_process_whatever_the_last_one_had_not_taken(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, is_asked = _children_of_this_process(), asyncio.Event()
+    backend = BucketBackend(bucket.location(), shown="", retry_seconds=0.0)
+    await backend.create("ac/object", content=b"content")
+    child = _process_of(others)
+    os.kill(child, signal.SIGSTOP)
+
+    async def read(reader: asyncio.StreamReader) -> Frame:
+        is_asked.set()
+        return await read_frame(reader)
+
+    monkeypatch.setattr("compilefarm.store.bucket.read_frame", read)
+    waiting = asyncio.ensure_future(backend.find("ac/object"))
+    await is_asked.wait()
+    os.kill(child, signal.SIGKILL)
+    await asyncio.to_thread(os.waitid, os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert await backend.find("ac/object") == b"content"
+    with pytest.raises(StoreUnavailable, match="has ended"):
+        await waiting
+
+
+async def test_more_requests_at_a_time_than_files_that_may_be_open_fail_nobody_else(bucket: Bucket) -> None:
+    # As services are started: the limit can be raised by whoever needs more.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    backend = open_bucket(bucket.location())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        await backend.create("ac/object", content=b"content")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    # They ended the process, and with it whatever anybody had asked.
+    assert set(await asyncio.gather(*(backend.find("ac/object") for _ in range(500)))) == {b"content"}

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple, TypeVar
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, StoredObject, staging_of_user, temporary_copy
-from compilefarm.store.bucket_frames import Frame, Value, read_frame, stored_object, write_frame
+from compilefarm.store.bucket_frames import PING, Frame, Value, read_frame, stored_object, write_frame
 
 # Longer than a request is tried again.
 ANSWER_SECONDS = 60.0
+# How often whoever waits asks whether the process does anything at all, and how long it may take to say so. It may have
+# been stopped.
+_LOOK_SECONDS = 10.0
+_PONG_SECONDS = 20.0
 # A million names of a kilobyte, or 1.7 million of a hundred characters. Who lists holds as much.
 _MOST_LISTED_BYTES = 1024 * 1024 * 1024
 # What is kept of an object beside its name.
@@ -29,6 +34,8 @@ _PROGRAM = "compilefarm.store.bucket_process"
 # Address space is what is bounded there, and threads and arenas take much of it. What it ends with is one line.
 _ENVIRONMENT = {"TOKIO_WORKER_THREADS": "2", "MALLOC_ARENA_MAX": "2", "RUST_BACKTRACE": "0"}
 _ENDED = "the process that asks the service has ended; it says why, which is too large an answer if it is of memory"
+_STOPPED = "the process that asks the service does nothing, and another takes its place"
+_T = TypeVar("_T")
 
 
 class BucketBackend(Backend):
@@ -39,12 +46,23 @@ class BucketBackend(Backend):
         shown: the same for people.
         retry_seconds: for how long a request is tried again.
         answer_seconds: how long an answer may take, but that for a large object, and a part of a listing.
+        look_seconds: how often the process is asked whether it does anything, while an answer does not come.
+        pong_seconds: how long it may take to say so.
     """
 
     def __init__(
-        self, location: str, *, shown: str, retry_seconds: float, answer_seconds: float = ANSWER_SECONDS
+        self,
+        location: str,
+        *,
+        shown: str,
+        retry_seconds: float,
+        answer_seconds: float = ANSWER_SECONDS,
+        look_seconds: float = _LOOK_SECONDS,
+        pong_seconds: float = _PONG_SECONDS,
     ) -> None:
         self._answer_seconds = answer_seconds
+        self._look_seconds = look_seconds
+        self._pong_seconds = pong_seconds
         self._arguments = (location, str(retry_seconds))
         self._shown = shown
         self._process: _Process | None = None
@@ -121,14 +139,14 @@ class BucketBackend(Backend):
             is_large: whether it may take as long as the process says.
         """
         asked = Frame(values={"operation": operation, "path": path, **(values or {})}, content=content)
-        async with self._asking(asked, file=file) as reader:
-            return await self._read(reader, asked, seconds=None if is_large else self._answer_seconds)
+        async with self._asking(asked, file=file) as answers:
+            return await self._read(answers, asked, seconds=None if is_large else self._answer_seconds)
 
     async def _list(self, operation: str, folder: str, *, beginning: str = "") -> AsyncIterator[Value]:
         asked = Frame(values={"operation": operation, "path": folder, "beginning": beginning})
         listed_bytes = 0
-        async with self._asking(asked) as reader:
-            while not (frame := await self._read(reader, asked, seconds=self._answer_seconds)).values.get("done"):
+        async with self._asking(asked) as answers:
+            while not (frame := await self._read(answers, asked, seconds=self._answer_seconds)).values.get("done"):
                 rows = frame.rows()
                 # All that a row says is in the message, whose size is bounded.
                 listed_bytes += len(json.dumps(rows)) + _OBJECT_BYTES * len(rows)
@@ -138,56 +156,95 @@ class BucketBackend(Backend):
                     yield row
 
     @asynccontextmanager
-    async def _asking(self, asked: Frame, *, file: IO[bytes] | None = None) -> AsyncIterator[asyncio.StreamReader]:
+    async def _asking(self, asked: Frame, *, file: IO[bytes] | None = None) -> AsyncIterator[_Answers]:
         """Inside, a message was sent, and its answers can be read. What goes on is given up at the end."""
         try:
-            end = self._connect(file)
+            end, process = await self._connect(asked, file=file)
         except OSError as error:
             raise self._failure(asked, f"no process can ask the service: {error.strerror}") from error
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=_READ_AT_ONCE)
         try:
-            async with self._waiting(asked, seconds=self._answer_seconds):
-                await write_frame(writer, asked)
-            yield reader
+            sent = write_frame(writer, asked)
+            await self._done(sent, asked, process=process, seconds=self._answer_seconds)
+            yield _Answers(process, reader)
         except (EOFError, ConnectionError) as error:
             raise self._failure(asked, _ENDED) from error
         finally:
             # Closed it would stay until a process that takes nothing has taken what was asked.
             writer.transport.abort()
 
-    def _connect(self, file: IO[bytes] | None) -> socket.socket:
-        if self._process is not None:
-            # It may have ended.
-            with suppress(BrokenPipeError):
-                return self._process.connect(file)
-        self._process = _Process(self._arguments)
-        return self._process.connect(file)
-
-    async def _read(self, reader: asyncio.StreamReader, asked: Frame, *, seconds: float | None) -> Frame:
+    async def _connect(self, asked: Frame, *, file: IO[bytes] | None) -> tuple[socket.socket, _Process]:
+        """Returns a socket at whose other end a process reads one message, and answers it; and that process."""
+        ours, theirs = socket.socketpair()
         try:
-            async with self._waiting(asked, seconds=seconds):
-                frame = await read_frame(reader)
+            with theirs:
+                if (process := self._process) is not None:
+                    # It may have ended.
+                    with suppress(ConnectionError):
+                        await self._hand_over(theirs, asked, file=file, process=process)
+                        return ours, process
+                if self._process is process:
+                    self._process = _Process(self._arguments)
+                process = self._process
+                assert process is not None
+                await self._hand_over(theirs, asked, file=file, process=process)
+        except BaseException:
+            ours.close()
+            raise
+        return ours, process
+
+    async def _hand_over(self, end: socket.socket, asked: Frame, *, file: IO[bytes] | None, process: _Process) -> None:
+        await self._done(process.take(end, file=file), asked, process=process, seconds=self._answer_seconds)
+
+    async def _read(self, answers: _Answers, asked: Frame, *, seconds: float | None) -> Frame:
+        try:
+            frame = await self._done(read_frame(answers.reader), asked, process=answers.process, seconds=seconds)
         except ValueError as error:
             raise self._failure(asked, str(error)) from error
         if "error" in frame.values:
             raise StoreUnavailable(frame.text("error"))
         return frame
 
-    @asynccontextmanager
-    async def _waiting(self, asked: Frame, *, seconds: float | None) -> AsyncIterator[None]:
+    async def _done(
+        self, work: Coroutine[Any, Any, _T], asked: Frame, *, process: _Process, seconds: float | None
+    ) -> _T:
+        """Waits for what a process does its part of, for some seconds, and as long as it does anything at all."""
+        clock, doing = asyncio.get_running_loop().time, asyncio.ensure_future(work)
+        until = math.inf if seconds is None else clock() + seconds
         try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError as error:
-            raise self._failure(asked, f"nothing comes for {seconds:g} s") from error
+            while not doing.done():
+                await asyncio.wait([doing], timeout=min(self._look_seconds, until - clock()))
+                if doing.done():
+                    break
+                if clock() >= until:
+                    raise self._failure(asked, f"nothing comes for {seconds:g} s")
+                if not await process.answers(within_seconds=self._pong_seconds):
+                    self._replace(process)
+                    raise self._failure(asked, _STOPPED)
+            return doing.result()
+        finally:
+            doing.cancel()
+
+    def _replace(self, process: _Process) -> None:
+        """Ends a process that does nothing, with all that it was asked; the next thing to do has another one."""
+        process.end()
+        if self._process is process:
+            self._process = None
 
     def _failure(self, asked: Frame, cause: str) -> StoreUnavailable:
         operation, path = asked.text("operation"), asked.text("path")
         return StoreUnavailable(f"the store at {self._shown} could not do {operation} of {path}: {cause}")
 
 
+class _Answers(NamedTuple):
+    """What a process answers: the process, and where it is read."""
+
+    process: _Process
+    reader: asyncio.StreamReader
+
+
 class _Process:
-    """A process that asks the service, until nobody has this object any more.
+    """A process that asks the service, until it is ended or nobody has this object any more.
 
     Args:
         arguments: of its program.
@@ -197,6 +254,8 @@ class _Process:
         # Messages, since descriptors go with one.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
+        # Whose turn it is to send one, where there is no room for it.
+        self._turn = asyncio.Lock()
         with theirs:
             process = subprocess.Popen(
                 # -P: not what lies in the folder in which the service was started.
@@ -205,30 +264,73 @@ class _Process:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **_ENVIRONMENT},
             )
-        weakref.finalize(self, _end, process, self._control)
+        self._process = process
+        weakref.finalize(self, _close, process, self._control)
 
-    def connect(self, file: IO[bytes] | None) -> socket.socket:
-        """Returns a socket at whose other end that process reads one message, and answers it.
+    def end(self) -> None:
+        """Ends the process; whoever waits for it is told."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._process.kill()
+
+    async def take(self, end: socket.socket, *, file: IO[bytes] | None = None) -> None:
+        """Gives the process a socket from which it reads one message, which it answers there.
 
         Args:
+            end: the socket.
             file: what it may write to.
 
         Raises:
-            BrokenPipeError: the process has ended.
-            OSError: it takes no more.
+            ConnectionError: the process has ended.
         """
+        descriptors = [end.fileno(), *([] if file is None else [file.fileno()])]
+        async with self._turn:
+            while not self._sends(descriptors):
+                await _until_writable(self._control)
+
+    def _sends(self, descriptors: Sequence[int]) -> bool:
+        """Sends descriptors; returns False where it has not taken those before."""
+        try:
+            socket.send_fds(self._control, [b"."], descriptors)
+        except BlockingIOError:
+            return False
+        return True
+
+    async def answers(self, *, within_seconds: float) -> bool:
+        """Returns whether the process does anything. One that has ended has told all who asked it something."""
+        try:
+            async with asyncio.timeout(within_seconds):
+                await self._ping()
+        except TimeoutError:
+            return False
+        except (EOFError, OSError):
+            return True
+        return True
+
+    async def _ping(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ours:
+            with theirs:
+                await self.take(theirs)
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
-                files = [] if file is None else [file.fileno()]
-                socket.send_fds(self._control, [b"."], [theirs.fileno(), *files])
-            except OSError:
-                ours.close()
-                raise
-        return ours
+                await write_frame(writer, Frame(values={"operation": PING, "path": ""}))
+                await read_frame(reader)
+            finally:
+                writer.transport.abort()
 
 
-def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+async def _until_writable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    writable = asyncio.Event()
+    loop.add_writer(connection, writable.set)
+    try:
+        await writable.wait()
+    finally:
+        loop.remove_writer(connection)
+
+
+def _close(process: subprocess.Popen[bytes], control: socket.socket) -> None:
     control.close()
     process.kill()
     process.wait()

@@ -14,6 +14,9 @@ _LENGTHS = struct.Struct("!II")
 # A hundred names of objects have at most a kilobyte each.
 LARGEST_VALUES_BYTES = 1024 * 1024
 
+# What is asked to see whether the process does anything.
+PING = "ping"
+
 Value = str | int | float | bool | None | list["Value"]
 
 

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store import bucket_frames
 from compilefarm.store.bucket_frames import Frame, Value, read_frame, row_of, write_frame
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.s3 import open_service
@@ -50,6 +51,8 @@ class _Operations:
         """
         path = asked.text("path")
         match asked.text("operation"):
+            case bucket_frames.PING:
+                yield Frame(values={"answer": True})
             case "objects":
                 async for frame in self._objects(path):
                     yield frame
@@ -110,9 +113,12 @@ async def _serve(control: socket.socket, *, backend: ObjectBackend) -> None:
     running: set[asyncio.Task[None]] = set()
 
     def accept() -> None:
-        _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
-        if not descriptors:
+        content, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+        if not content:
             ended.set()
+            return
+        if not descriptors:
+            # So many files are open as may be (unix(7), MSG_CTRUNC). Who has asked finds its socket closed.
             return
         task = loop.create_task(_serve_one(operations, *descriptors))
         running.add(task)
@@ -156,7 +162,11 @@ async def _answer(operations: _Operations, asked: Frame, writer: asyncio.StreamW
 
 
 def _limit() -> None:
-    """Bounds the memory of this process, from now on, and has it leave no core, in which credentials are."""
+    """Bounds the memory of this process, from now on, and has it leave no core, in which credentials are. It may open
+    as many files as there can be: each thing that it is asked needs some.
+    """
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_LIMIT_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
