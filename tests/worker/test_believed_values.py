@@ -170,3 +170,45 @@ def test_graphs_without_operators_of_libraries_are_not_run_beforehand(monkeypatc
     decoded = decode_job(encoded.job, blobs=encoded.blobs)
     monkeypatch.setattr(decoded.graph_module, "forward", lambda *_: pytest.fail("it ran"))
     assert find_refusal(inputs_of(encoded.job, decoded, first_seed=0), decoded) is None
+
+
+@pytest.mark.parametrize("name", ["roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"])
+@pytest.mark.parametrize("shape", [(2, 5, 2), (10,), (5, 4)])
+def test_regions_are_said_in_five_numbers_each(name: str, shape: tuple[int, ...]) -> None:
+    # Such kernels read others than were looked at, and ended their process (torchvision 0.26).
+    program = _decoded(_pooled("roi_align")).graph_module
+    rest = (1,) if name == "ps_roi_align" else (1, False) if name == "roi_align" else ()
+    with refusing_values_outside(program), pytest.raises(OutsideOfTensor, match="each is said in 5 numbers"):
+        getattr(torch.ops.torchvision, name)(_FEATURES, torch.full(shape, 3e7), 1.0, 2, 2, *rest)
+
+
+@pytest.mark.parametrize(
+    ("name", "gradient", "regions", "sizes", "message"),
+    [
+        # 30 numbers are read of 24, and the second region begins with the second number of the second row.
+        ("_roi_align_backward", (6, 8, 3, 3), (6, 4), (1.0, 3, 3, 3, 8, 16, 12, 2, False), "said in 5 numbers"),
+        ("_ps_roi_align_backward", (1, 1000, 2, 2), (1, 5), (1.0, 2, 2, 2, 3, 8, 16, 12), "number of channels"),
+        ("_ps_roi_pool_backward", (1, 1000, 2, 2), (1, 5), (1.0, 2, 2, 3, 8, 16, 12), "number of channels"),
+        # Eight channels are none for each of sixteen places.
+        ("_ps_roi_align_backward", (1, 2, 4, 4), (1, 5), (1.0, 4, 4, 2, 3, 8, 16, 12), "number of channels"),
+    ],
+)
+def test_gradients_are_those_of_the_regions(
+    name: str, gradient: tuple[int, ...], regions: tuple[int, ...], sizes: tuple[float, ...], message: str
+) -> None:
+    program = _decoded(_pooled("roi_align")).graph_module
+    chosen = () if name == "_roi_align_backward" else (torch.zeros(gradient, dtype=torch.int32),)
+    with refusing_values_outside(program), pytest.raises(OutsideOfTensor, match=message):
+        getattr(torch.ops.torchvision, name)(torch.ones(gradient), torch.zeros(regions), *chosen, *sizes)
+
+
+def test_gradients_of_a_deformed_convolution_read_offsets_that_there_are() -> None:
+    program = _decoded(_pooled("roi_align")).graph_module
+    given = [
+        torch.ones(shape) for shape in ((2, 4, 5, 5), (2, 3, 5, 5), (4, 3, 3, 3), (2, 36, 5, 5), (2, 18, 5, 5), (4,))
+    ]
+    backward = torch.ops.torchvision._deform_conv2d_backward
+    with refusing_values_outside(program):
+        backward(given[0], torch.ones(2, 4, 5, 5), torch.ones(4, 4, 3, 3), *given[3:], 1, 1, 1, 1, 1, 1, 1, 2, True)
+        with pytest.raises(OutsideOfTensor, match="3 channels are not those of 2 groups"):
+            backward(*given, 1, 1, 1, 1, 1, 1, 1, 2, True)

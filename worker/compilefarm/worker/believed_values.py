@@ -65,6 +65,8 @@ def _is_of_library(target: object) -> bool:
 # Kernels make integers of 32 bits of places, of how many there are in a region, and of products of these.
 _FARTHEST = 2.0**13
 _MOST_SAMPLES = 2**14
+# The number of an image, and two corners.
+_OF_REGION = 5
 
 
 def _regions(given: Arguments) -> str | None:
@@ -72,7 +74,12 @@ def _regions(given: Arguments) -> str | None:
     (torchvision/csrc/ops/cpu/roi_align_kernel.cpp and the like).
     """
     regions = given["rois"]
-    if regions.dim() != 2 or not len(regions):
+    if regions.dim() != 2 or regions.shape[1] != _OF_REGION:
+        # Kernels of torchvision 0.26 read so many for each, whatever lies behind the first dimension.
+        return f"its regions are {tuple(regions.shape)}, and each is said in {_OF_REGION} numbers"
+    if given["pooled_height"] <= 0 or given["pooled_width"] <= 0:
+        return "it pools to nothing, by which kernels divide"
+    if not len(regions):
         return None
     return _numbers_of_images(given) or _places(given) or _numbers_of_samples(given)
 
@@ -116,14 +123,21 @@ def _gradients(given: Arguments) -> str | None:
     wanted = (regions.shape[0], given["pooled_height"], given["pooled_width"])
     if gradient.dim() != 4 or (gradient.shape[0], *gradient.shape[2:]) != wanted:
         return "its gradients are not those of these regions"
-    if "channel_mapping" not in given and gradient.shape[1] != given["channels"]:
+    # Pooled by position, each place of a result has channels of its own.
+    of_each = given["pooled_height"] * given["pooled_width"] if "channel_mapping" in given else 1
+    if gradient.shape[1] * of_each != given["channels"]:
         return "its gradients are of another number of channels"
     has_chosen = "argmax" in given or "channel_mapping" in given
     return _regions(given) or (_chosen(given) if has_chosen else None)
 
 
 def _offsets(given: Arguments) -> str | None:
-    """What is no number is neither within an image nor outside (torchvision/csrc/ops/cpu/deform_conv2d_kernel.cpp)."""
+    """What is no number is neither within an image nor outside (torchvision/csrc/ops/cpu/deform_conv2d_kernel.cpp).
+    Where channels are left over, gradients read offsets of a group that there is not.
+    """
+    channels, groups = given["input"].shape[1], given["offset_groups"]
+    if groups <= 0 or channels % groups:
+        return f"{channels} channels are not those of {groups} groups of offsets"
     return "an offset is no number" if given["offset"].isnan().any().item() else None
 
 
