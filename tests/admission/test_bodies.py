@@ -15,7 +15,13 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
-from compilefarm.graph.targets import HIGHER_ORDER_OPERATOR, OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION
+from compilefarm.graph.targets import (
+    HIGHER_ORDER_OPERATOR,
+    OPERATOR_OVERLOAD,
+    OPERATOR_PACKET,
+    PYTHON_FUNCTION,
+    TENSOR_METHOD,
+)
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Node, Placeholder, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
@@ -280,3 +286,29 @@ def test_a_region_is_called_with_what_it_is_made_for() -> None:
     told = r"compiled as torch.uint8\[3\]|must have consistent values"
     with pytest.raises(Exception, match=told):
         compiled(captured.encode())
+
+
+def _sort(graph: Graph) -> None:
+    """Has a graph sort a list, which one within it makes, by another."""
+    end, first, number = graph.nodes.pop(), len(graph.subgraphs), len(graph.nodes)
+    listing, by = graph.subgraphs.add(), graph.subgraphs.add()
+    listing.nodes.add().placeholder.SetInParent()
+    listing.nodes.add().output.result.CopyFrom(_numbers(*range(10)))
+    by.nodes.add().placeholder.SetInParent()
+    by.nodes.append(_call(PYTHON_FUNCTION, "operator.neg", Value(node=0)))
+    by.nodes.add().output.result.node = 1
+    for subgraph in (first, first + 1):
+        graph.nodes.add().get_subgraph.subgraph = subgraph
+    graph.nodes.append(_call(HIGHER_ORDER_OPERATOR, "wrap", Value(node=number), Value(node=0)))
+    graph.nodes.append(_call(TENSOR_METHOD, "sort", Value(node=number + 2)))
+    graph.nodes[-1].call.kwargs.add(name="key").value.node = number + 1
+    graph.nodes.append(end)
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_method_of_a_list_runs_no_graph(jobs: dict[str, Job], is_within: bool) -> None:
+    # It ran one for each item of the list, and nothing counted how often.
+    changed = Job.FromString(jobs["cond"].SerializeToString())
+    _sort(changed.graph.subgraphs[0] if is_within else changed.graph)
+    with pytest.raises(InvalidRequest, match="a method is called on a graph, or with one"):
+        decode_job(changed, blobs={})

@@ -90,7 +90,6 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-
     async def compile_for_a_while(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact:
         del worker
         pool.assignments.clear()

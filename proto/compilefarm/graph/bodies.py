@@ -15,7 +15,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import flexible_attention, recurrences, schemas
 from compilefarm.graph.bounds import grows
 from compilefarm.graph.reached_operators import ReachCheck
-from compilefarm.graph.targets import find_hazard, is_of_python
+from compilefarm.graph.targets import find_graph_given, find_hazard, is_of_python
 from compilefarm.torch_internals.dynamo import IndexingByTensors
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverloadPacket
 
@@ -105,7 +105,7 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _guarded_method(name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        hazard = find_hazard(name, args=args)
+        hazard = find_hazard(name, args=args) or find_graph_given(name, args=args, kwargs=kwargs)
         if hazard is not None:
             raise InvalidRequest(f"{name} in a subgraph: {hazard}")
         return _of_a_size(getattr(args[0], name)(*args[1:], **kwargs))

@@ -46,6 +46,7 @@ from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
     TENSOR_METHOD,
+    find_graph_given,
     find_hazard,
     find_mode_entered,
     find_mode_left,
@@ -549,6 +550,7 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
     # What nodes resulted in is held against schemas as literals are: a number is no dtype, wherever it comes from.
     hazard = (
         find_hazard(node.target, args=args)
+        or find_graph_given(node.target, args=args, kwargs=kwargs)
         or schemas.find_misfit(node.target, args=args, kwargs=kwargs)
         or recurrences.find_misfit(node.target, args=args, kwargs=kwargs)
     )
