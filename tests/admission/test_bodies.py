@@ -21,6 +21,7 @@ from compilefarm.graph.targets import (
     OPERATOR_PACKET,
     PYTHON_FUNCTION,
     TENSOR_METHOD,
+    TORCH_FUNCTION,
 )
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Node, Placeholder, Sequence, TargetKind, Value
@@ -98,6 +99,12 @@ def _recurring(after: int) -> Iterator[Node]:
     yield _call(OPERATOR_OVERLOAD, "aten::lstm.input", x, *lists, Value(boolean=True), layers, share, no, no, no)
 
 
+def _least_power(after: int) -> Iterator[Node]:
+    yield _call(OPERATOR_OVERLOAD, "aten::ones", _numbers(3, 3))
+    yield _call(PYTHON_FUNCTION, "operator.sub", Value(integer=-(2**62)), Value(integer=2**62))
+    yield _call(TORCH_FUNCTION, "torch.matrix_power", Value(node=after), Value(node=after + 1))
+
+
 def _with(job: Job, body: int, nodes: Callable[[int], Iterator[Node]], *, within: int | None = None) -> Job:
     """The job with further nodes at the end of one of the graphs within its graph, or within one of these."""
     changed = Job.FromString(job.SerializeToString())
@@ -124,6 +131,7 @@ def jobs() -> dict[str, Job]:
         (_recurring, "its weights are"),
         (_bag_by_gradients, "asks more of tensors than their sizes"),
         (_converting, "torch may take aten::to.dtype, whose dtype is a ScalarType, not 6"),
+        (_least_power, "it has no power -9223372036854775808"),
     ],
 )
 def test_a_body_that_only_the_compiler_runs(
@@ -201,6 +209,23 @@ def test_a_body_that_is_never_run(jobs: dict[str, Job]) -> None:
     job.graph.nodes.append(output)
     job.graph.subgraphs.add().CopyFrom(job.graph.subgraphs[0])
     with pytest.raises(InvalidRequest, match="a graph within the graph is never run"):
+        decode_job(job, blobs={})
+
+
+def test_a_graph_is_given_to_operators_that_run_graphs(jobs: dict[str, Job]) -> None:
+    """What else would run it, a library or Python, does so unseen."""
+    job = Job.FromString(jobs["cond"].SerializeToString())
+    number = next(number for number, node in enumerate(job.graph.nodes) if node.HasField("get_subgraph"))
+    given = Call(kind=PYTHON_FUNCTION, target="builtins.max", args=[_numbers(1, 2)])
+    given.kwargs.add(name="key").value.node = number
+    output = job.graph.nodes.pop()
+    job.graph.nodes.add().call.CopyFrom(given)
+    job.graph.nodes.append(output)
+    with pytest.raises(InvalidRequest, match=r"builtins\.max: it takes no graph"):
+        decode_job(job, blobs={})
+    del job.graph.nodes[-2]
+    job.graph.nodes[-1].output.values.add(node=number)
+    with pytest.raises(InvalidRequest, match="a graph returns no text, no dictionary and no graph"):
         decode_job(job, blobs={})
 
 
@@ -310,5 +335,5 @@ def test_a_method_of_a_list_runs_no_graph(jobs: dict[str, Job], is_within: bool)
     # It ran one for each item of the list, and nothing counted how often.
     changed = Job.FromString(jobs["cond"].SerializeToString())
     _sort(changed.graph.subgraphs[0] if is_within else changed.graph)
-    with pytest.raises(InvalidRequest, match="a method is called on a graph, or with one"):
+    with pytest.raises(InvalidRequest, match="sort: it takes no graph"):
         decode_job(changed, blobs={})

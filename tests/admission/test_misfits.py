@@ -424,6 +424,15 @@ def test_the_least_power_of_a_matrix(kind: TargetKind.ValueType, name: str) -> N
     job.graph.nodes[1].call.CopyFrom(Call(kind=kind, target=name, args=[Value(node=0), Value(integer=-(2**63))]))
     with pytest.raises(InvalidRequest, match="it has no power -9223372036854775808"):
         decode_job(job, blobs={})
+    # Nor where the graph computes it.
+    del job.graph.nodes[1:]
+    job.graph.nodes.add().call.CopyFrom(
+        Call(kind=PYTHON_FUNCTION, target="operator.sub", args=[Value(integer=-(2**62)), Value(integer=2**62)])
+    )
+    job.graph.nodes.add().call.CopyFrom(Call(kind=kind, target=name, args=[Value(node=0), Value(node=1)]))
+    job.graph.nodes.add().output.values.add(node=2)
+    with pytest.raises(InvalidRequest, match="it has no power -9223372036854775808"):
+        decode_job(job, blobs={})
 
 
 TABLE, IDS, OFFSETS = torch.ones(10, 3), torch.zeros(6, dtype=torch.int64), torch.tensor([0, 2, 4])

@@ -106,9 +106,9 @@ async def test_entries_of_caches_are_kept_where_they_are_given_room(tmp_path: Pa
     assert await open_kept_caches(settings("--store", str(tmp_path))) is None
     caches = await open_kept_caches(settings("--store", str(tmp_path), "--cache-size-limit", "1MB"))
     assert caches is not None
-    await caches.reserve({"": 1_000_000})
+    await caches.reserve({"": 1_000_000}, namespace="")
     with pytest.raises(StoreFull, match="1000001 bytes"):
-        await caches.reserve({"": 1_000_001})
+        await caches.reserve({"": 1_000_001}, namespace="")
 
 
 @pytest.mark.parametrize("option", ["--queue-limit", "--tenant-limit"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -246,6 +247,29 @@ async def test_one_account_does_not_have_every_thread() -> None:
     assert order.index("modest") < 5
     await asyncio.gather(*greedy)
     assert len(order) == 51
+    heavy.close()
+
+
+async def test_an_account_that_goes_away_has_no_second_thread() -> None:
+    heavy, held, begun = HeavyWork(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold() -> bool:
+        loop.call_soon_threadsafe(begun.set)
+        return held.wait(60.0)
+
+    gone = asyncio.create_task(heavy.run(hold, size_bytes=10**6, account="greedy"))
+    await begun.wait()
+    begun.clear()
+    gone.cancel()
+    again = asyncio.create_task(heavy.run(hold, size_bytes=10**6, account="greedy"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert await heavy.run(lambda: "answered", size_bytes=10**6, account="modest") == "answered"
+    assert not begun.is_set()
+    held.set()
+    assert await again
+    assert gone.cancelled()
     heavy.close()
 
 

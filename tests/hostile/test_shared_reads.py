@@ -11,6 +11,7 @@ import pytest
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 from compilefarm.store.layout import blob_path
@@ -85,9 +86,13 @@ async def test_one_who_asks_and_goes_again_and_again_has_it_checked_once(
     store: ArtifactStore, fetches: Fetches
 ) -> None:
     fetches.free.clear()
+    first = asyncio.create_task(read(store))
+    await fetches.asked.wait()
+    first.cancel()
     for _ in range(50):
+        fetches.found.clear()
         gone = asyncio.create_task(read(store))
-        await fetches.asked.wait()
+        await fetches.found.wait()
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
     fetches.found.clear()
@@ -96,6 +101,34 @@ async def test_one_who_asks_and_goes_again_and_again_has_it_checked_once(
     fetches.free.set()
     assert await last == LARGE
     assert fetches.fetched == 1
+    assert first.cancelled()
+
+
+async def test_one_who_goes_away_keeps_its_place_for_as_long_as_what_it_began_takes(
+    store: ArtifactStore, fetches: Fetches
+) -> None:
+    places, began, other_began = FairSemaphore("reading", places=2, account_places=1), list[str](), asyncio.Event()
+
+    async def read_in_place(account: str) -> bytes:
+        async with places.acquired(account):
+            began.append(account)
+            if account == "modest":
+                other_began.set()
+            return await read(store)
+
+    fetches.free.clear()
+    gone = asyncio.create_task(read_in_place("greedy"))
+    await fetches.asked.wait()
+    for _ in range(3):
+        gone.cancel()
+        await asyncio.sleep(0)
+    again = asyncio.create_task(read_in_place("greedy"))
+    modest = asyncio.create_task(read_in_place("modest"))
+    await other_began.wait()
+    assert began == ["greedy", "modest"]
+    fetches.free.set()
+    assert await asyncio.gather(again, modest) == [LARGE, LARGE]
+    assert gone.cancelled()
 
 
 async def test_whoever_comes_later_has_it_checked_again(

@@ -9,7 +9,7 @@ import pytest
 
 from compilefarm.core.cache_entries import describe
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import NotStored
+from compilefarm.core.errors import NotStored, StoreFull
 from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry
 from compilefarm.store.entries import FRESH_SECONDS, EntryStore
 from compilefarm.store.layout import STAGING
@@ -31,7 +31,7 @@ async def put(store: EntryStore, key: str, *, kilobytes: int = 10, namespace: st
     content = key[:1].encode() * (kilobytes * 1000)
     entry = describe(content, cache=FX_GRAPH, key=key)
     entry.namespace = namespace
-    await store.reserve({namespace: len(content)})
+    await store.reserve({namespace: len(content)}, namespace=namespace)
     async with store.staging(entry.digest) as blob:
         await blob.write(content)
         await store.put(entry, blob)
@@ -144,6 +144,20 @@ async def test_one_namespace_does_not_push_out_what_another_has(tmp_path: Path) 
         clock.move(RENEWAL_SECONDS)
         await put(store, key, namespace="dev")
     assert await kept(store, "a", "b", namespace="prod") == "ab"
+
+
+@pytest.mark.parametrize("stored", [0, 60])
+async def test_what_one_namespace_has_on_its_way_leaves_others_their_room(tmp_path: Path, stored: int) -> None:
+    store = await store_at(tmp_path, MovedClock())
+    if stored:
+        await put(store, "a", kilobytes=stored, namespace="dev")
+    await store.reserve({"dev": 95_000}, namespace="dev")
+    await store.reserve({"dev": 95_000, "prod": 20_000}, namespace="prod")
+    with pytest.raises(StoreFull):
+        await store.reserve({"dev": 95_001, "prod": 20_000}, namespace="dev")
+    # A whole limit more than that would be a store that has none.
+    with pytest.raises(StoreFull):
+        await store.reserve({"dev": 181_000, "prod": 20_000}, namespace="prod")
 
 
 async def test_writing_an_entry_anew_takes_no_further_room(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ def find_objection(
         return f"{bad[:80]!r} is no name of a keyword argument"
     if kind == TargetKind.TARGET_KIND_HIGHER_ORDER_OPERATOR:
         return higher_order.find_misfit(name, args=args, kwargs=kwargs)
+    if higher_order.holds_graph((args, kwargs)):
+        return "it takes no graph"
     if kind == TargetKind.TARGET_KIND_PYTHON_FUNCTION:
         takes_name = name == "builtins.getattr"
         given = args[:1] if takes_name else (*args, *kwargs.values())

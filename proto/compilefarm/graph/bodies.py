@@ -12,12 +12,11 @@ import torch
 from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.graph import flexible_attention, recurrences, schemas
+from compilefarm.graph import flexible_attention, running_calls
 from compilefarm.graph.bounds import grows
 from compilefarm.graph.reached_operators import ReachCheck
-from compilefarm.graph.targets import find_graph_given, find_hazard, is_of_python
 from compilefarm.torch_internals.dynamo import IndexingByTensors
-from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverloadPacket
+from compilefarm.torch_internals.operators import HigherOrderOperator
 
 _CALLS = ("call_function", "call_method")
 
@@ -57,8 +56,7 @@ def guarding_bodies(root: GraphModule, *, reach: ReachCheck) -> Iterator[None]:
 def _watched(target: Any, *, reach: ReachCheck) -> Any:
     if reach.is_trusted(target):
         return _trusted(target, reach=reach)
-    # Of what is called by the name of one overload its literals say that no number is a dtype.
-    if is_of_python(target) or recurrences.is_recurrence(target) or isinstance(target, OpOverloadPacket):
+    if running_calls.may_misfit(target):
         return _guarded(target)
     is_deferring = isinstance(target, HigherOrderOperator) and target.name() in _DEFERRED
     return _run_wholly(target) if is_deferring else target
@@ -91,13 +89,9 @@ def _run_wholly(operator: HigherOrderOperator) -> Callable[..., Any]:
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        hazard = (
-            find_hazard(function, args=args)
-            or schemas.find_misfit(function, args=args, kwargs=kwargs)
-            or recurrences.find_misfit(function, args=args, kwargs=kwargs)
-        )
-        if hazard is not None:
-            raise InvalidRequest(f"{function.__name__} in a subgraph: {hazard}")
+        misfit = running_calls.find_misfit(function, args=args, kwargs=kwargs)
+        if misfit is not None:
+            raise InvalidRequest(f"{function.__name__} in a subgraph: {misfit}")
         return _of_a_size(function(*args, **kwargs))
 
     return call
@@ -105,9 +99,9 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _guarded_method(name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        hazard = find_hazard(name, args=args) or find_graph_given(name, args=args, kwargs=kwargs)
-        if hazard is not None:
-            raise InvalidRequest(f"{name} in a subgraph: {hazard}")
+        misfit = running_calls.find_misfit(name, args=args, kwargs=kwargs)
+        if misfit is not None:
+            raise InvalidRequest(f"{name} in a subgraph: {misfit}")
         return _of_a_size(getattr(args[0], name)(*args[1:], **kwargs))
 
     return call

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.graph import arguments, recurrences, schemas, targets
+from compilefarm.graph import arguments, running_calls, targets
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.annotations import decode_annotations
 from compilefarm.graph.bodies import guarding_bodies, run_deferred
@@ -35,6 +35,7 @@ from compilefarm.graph.devices import decode_device
 from compilefarm.graph.fake_forms import find_fake_form
 from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.freezing import frozen_inputs
+from compilefarm.graph.higher_order import holds_graph
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.leaves import as_result
 from compilefarm.graph.literals import ValueDecoder
@@ -46,8 +47,6 @@ from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
     TENSOR_METHOD,
-    find_graph_given,
-    find_hazard,
     find_mode_entered,
     find_mode_left,
     get_target,
@@ -328,8 +327,8 @@ class _GraphReader:
                 if node.output.HasField("result") != (depth > 0):
                     raise InvalidRequest("a subgraph returns one structured value, the graph itself a list of values")
                 results = values.read(node.output.result) if depth else tuple(map(values.read, node.output.values))
-                if holds_text(results):
-                    raise InvalidRequest("a graph returns no text and no dictionary")
+                if holds_text(results) or holds_graph(results):
+                    raise InvalidRequest("a graph returns no text, no dictionary and no graph")
                 return rebuilt.output(results)
             case _:
                 raise InvalidRequest("it does nothing, or something that is not known")
@@ -547,15 +546,9 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
         return args[0]
     if node.op == "get_attr":
         return getattr(owner, str(node.target))
-    # What nodes resulted in is held against schemas as literals are: a number is no dtype, wherever it comes from.
-    hazard = (
-        find_hazard(node.target, args=args)
-        or find_graph_given(node.target, args=args, kwargs=kwargs)
-        or schemas.find_misfit(node.target, args=args, kwargs=kwargs)
-        or recurrences.find_misfit(node.target, args=args, kwargs=kwargs)
-    )
-    if hazard is not None:
-        raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
+    misfit = running_calls.find_misfit(node.target, args=args, kwargs=kwargs)
+    if misfit is not None:
+        raise InvalidRequest(f"node {number} ({_name(node)}): {misfit}")
     writes.note(find_written(node, args=args, kwargs=kwargs))
     # Composite operators may compute it anew for tensors without elements (aten/src/ATen/native/LinearAlgebra.cpp:
     # matrix_rank_impl).

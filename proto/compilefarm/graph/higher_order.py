@@ -7,9 +7,11 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node, map_arg
 
 from compilefarm.graph.messages import is_region
 
@@ -61,8 +63,19 @@ def find_misfit(name: str, *, args: Sequence[object], kwargs: Mapping[str, objec
     return None
 
 
+def holds_graph(values: Any) -> bool:
+    """Whether one of these values is a graph, which who takes it could run: a library, or Python, runs it unseen."""
+    found: list[Node] = []
+    map_arg(values, found.append)
+    return any(map(_is_graph, found))
+
+
 def _is_graph(value: object) -> bool:
-    return isinstance(value, Node) and value.op == "get_attr"
+    if not isinstance(value, Node) or value.op != "get_attr":
+        return False
+    # A graph that is being decoded belongs to no module yet, and reads no tensors of one.
+    owner = value.graph.owning_module
+    return owner is None or isinstance(attrgetter(str(value.target))(owner), GraphModule)
 
 
 def _are_graphs(value: object) -> bool:
@@ -70,10 +83,16 @@ def _are_graphs(value: object) -> bool:
 
 
 def _is_value(value: object) -> bool:
-    """A result of a node, a subgraph, a number, a dtype or a device, or a container of these."""
+    """A result of a node, a number, a dtype or a device, or a container of these."""
     if isinstance(value, list | tuple):
         return all(map(_is_value, value))
-    return value is None or isinstance(value, Node | int | float | complex | torch.dtype | torch.device)
+    is_value = value is None or isinstance(value, Node | int | float | complex | torch.dtype | torch.device)
+    return is_value and not _is_graph(value)
+
+
+def _is_mask(value: object) -> bool:
+    """A flexible attention's: sizes, tensors, and a graph (torch/nn/attention/flex_attention.py: BlockMask)."""
+    return isinstance(value, list | tuple) and all(_is_value(item) or _is_graph(item) for item in value)
 
 
 def _is_boolean(value: object) -> bool:
@@ -143,7 +162,7 @@ SIGNATURES: Mapping[str, _Signature] = {
     "cond": _Signature(positional=(_is_value, _is_graph, _is_graph, _is_value)),
     "flex_attention": _Signature(
         positional=(
-            *(_is_value, _is_value, _is_value, _is_graph, _is_value),
+            *(_is_value, _is_value, _is_value, _is_graph, _is_mask),
             *(_is_finite, _are_kernel_options, _is_value, _is_value),
         )
     ),

@@ -99,6 +99,11 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
     return "it is given a size and scales, which may contradict each other" if is_sized and is_scaled else None
 
 
+def may_contradict(name: str) -> bool:
+    """Whether `find_contradiction` knows anything of what has this name."""
+    return name.endswith(("combinations", "matrix_power")) or "upsample_" in name
+
+
 def _find_excess_of_combinations(args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
     # aten/src/ATen/native/Itertools.cpp makes a list of so many tensors, before any of them says that it has too many
     # dimensions.

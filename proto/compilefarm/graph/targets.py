@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
@@ -443,14 +443,6 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     if target is round and len(args) > 1 and not (isinstance(args[1], int) and abs(args[1]) <= _MOST_DIGITS):
         return "a number is rounded to that many digits"
     return None
-
-
-def find_graph_given(target: object, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
-    """Why a method may not be called on these values, or with them; None if it may. Lists have methods of the names of
-    tensors', and one that sorts runs what it is given as often as the list is long.
-    """
-    is_given = isinstance(target, str) and any(isinstance(value, GraphModule) for value in (*args, *kwargs.values()))
-    return "a method is called on a graph, or with one" if is_given else None
 
 
 def _behind_method(name: str, args: Sequence[object]) -> tuple[object, Sequence[object]]:

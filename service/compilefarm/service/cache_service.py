@@ -143,7 +143,7 @@ class CacheService(CacheServiceServicer):
         entry = self._read_entry(await anext(request_iterator, None), caller=caller)
         self._store.check_can_hold(entry.size_bytes)
         # Room is made for bytes when they come: nothing goes for what somebody only announces.
-        await self._store.reserve({})
+        await self._store.reserve({}, namespace=caller.namespace)
         async with self._uploads.receiving(entry.digest, caller=caller) as upload:
             async for piece in request_iterator:
                 await _add(upload, piece, entry=entry)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.fair_semaphore import FairSemaphore
+from compilefarm.store.completing import completed
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class HeavyWork:
         with self._allowance.using(account) as add:
             add(size_bytes)
             async with self._semaphore.acquired(account):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                return await completed(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
     async def in_turn(self, work: Callable[[], T], *, account: str) -> T:
         """Does some light work in the event loop, when it is the turn of the account.

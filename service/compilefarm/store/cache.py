@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Generic, TypeVar
 
+from compilefarm.store.completing import completed
 from compilefarm.store.uses import Now
 
 K = TypeVar("K", bound=Hashable)
@@ -53,7 +54,9 @@ class Cache(Generic[K, V]):
         if key in self._kept:
             self._remove(key)
         # Whoever goes away takes nothing from those who wait for the same.
-        return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
+        if (loading := self._loading.get(key)) is not None:
+            return await asyncio.shield(loading)
+        return await completed(self._begin(key, load))
 
     def find(self, key: K) -> V | None:
         """Returns what is kept under a key and need not be loaded; None if nothing is."""

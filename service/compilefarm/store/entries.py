@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreU
 from compilefarm.store.cache import Cache
 from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry, check_entry_file, read_written
 from compilefarm.store.counting import CountingBackend
-from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
+from compilefarm.store.entry_collector import CollectedEntries, EntryCollector, written_sizes
 from compilefarm.store.entry_records import (
     ENTRIES,
     LONGEST_END_BYTES,
@@ -28,17 +30,21 @@ from compilefarm.store.entry_records import (
     is_in_namespaces,
     parse_end,
     trailer_of,
+    written_namespace,
 )
 from compilefarm.store.files import InFile, InMemory, Readable, StagedBlob
-from compilefarm.store.limited import KEPT_SHARE
+from compilefarm.store.limited import KEPT_SHARE, MOST_SHARE
 from compilefarm.store.packages import PackageStore
 from compilefarm.store.records import DamagedRecord
+from compilefarm.store.shares import share_of
 from compilefarm.store.staging import staging
 from compilefarm.store.uses import Uses, is_within
 from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 
 # Entries whose lifetime is over are looked for that often.
 SWEEP_SECONDS = 3600.0
+# When no room could be made, it is tried again after this time.
+_RETRY_SECONDS = 1.0
 # Entries that are compared with their digest at a time: a gigabyte takes a thread for seconds.
 _CHECKED_AT_ONCE = 3
 # Writers of one name at a time: a later one may come between each step of an earlier one.
@@ -99,6 +105,9 @@ class EntryStore:
         )
         self._collecting = asyncio.Lock()
         self._swept_seconds = 0.0
+        self._failed_seconds = -math.inf
+        # What each namespace had when room was made last, as paths write these.
+        self._sizes: Counter[str | None] = Counter()
         self._evicted = 0
         self._damaged = 0
         self.packages = PackageStore(backend, uses=uses, reserve=self.reserve)
@@ -212,25 +221,24 @@ class EntryStore:
                 f"{self._size_limit_bytes}; have --cache-size-limit raised"
             )
 
-    async def reserve(self, coming: Mapping[str, int], *, namespace: str = "") -> None:
+    async def reserve(self, coming: Mapping[str, int], *, namespace: str) -> None:
         """Passes if what is on its way may be put; makes room for it. A namespace that has no more than its share, with
-        what is on its way, loses nothing.
+        what is on its way, loses nothing, and has room whatever others have on theirs.
 
         Args:
             coming: how many bytes, by namespace.
-            namespace: of who asks, which makes no difference: what is beyond a share can always go.
+            namespace: of who asks.
 
         Raises:
             StoreFull: there is none.
             StoreUnavailable: no room can be made.
         """
-        del namespace
         size_bytes = sum(coming.values())
-        now_seconds = self._uses.now()
-        is_swept = is_within(SWEEP_SECONDS, since_seconds=self._swept_seconds, now_seconds=now_seconds)
-        if self._is_above(size_bytes) or not is_swept:
+        if self._wants_room(size_bytes):
             await self._make_room(coming)
-        if self._is_above(size_bytes):
+        # What is on its way cannot go. It ends with the next piece of it that has no room.
+        most = 1.0 if self._has_more_than_share(namespace, coming=coming) else MOST_SHARE
+        if self._backend.size_bytes + size_bytes > most * self._size_limit_bytes:
             raise StoreFull(
                 f"caches have no room for the {size_bytes} bytes that are on their way: all entries together may have "
                 f"{self._size_limit_bytes}, and each namespace keeps its share of them; have --cache-size-limit raised"
@@ -380,14 +388,31 @@ class EntryStore:
     def _is_above(self, further_bytes: int) -> bool:
         return self._backend.size_bytes + further_bytes > self._size_limit_bytes
 
+    def _wants_room(self, size_bytes: int) -> bool:
+        now_seconds = self._uses.now()
+        if self._is_above(size_bytes):
+            return not is_within(_RETRY_SECONDS, since_seconds=self._failed_seconds, now_seconds=now_seconds)
+        return not is_within(SWEEP_SECONDS, since_seconds=self._swept_seconds, now_seconds=now_seconds)
+
+    def _has_more_than_share(self, namespace: str, *, coming: Mapping[str, int]) -> bool:
+        sizes = self._sizes.copy()
+        sizes.update(written_sizes(coming))
+        return sizes[written_namespace(namespace)] > share_of(sizes, limit_bytes=self._size_limit_bytes)
+
     async def _make_room(self, coming: Mapping[str, int]) -> None:
         async with self._collecting:
+            if not self._wants_room(sum(coming.values())):
+                # Another has had it made meanwhile.
+                return
             limit_bytes, size_bytes = float(self._size_limit_bytes), sum(coming.values())
             if self._is_above(size_bytes):
                 # Less than fits, so that not every piece of an entry has to make room.
                 limit_bytes = KEPT_SHARE * (limit_bytes - size_bytes) + size_bytes
             collected = await self._collector.collect(limit_bytes=limit_bytes, coming=coming)
             self._swept_seconds = self._uses.now()
+            self._sizes = collected.sizes
+            if self._is_above(size_bytes):
+                self._failed_seconds = self._uses.now()
             self._note(collected)
 
     def _note(self, collected: CollectedEntries) -> None:

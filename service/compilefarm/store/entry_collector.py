@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compilefarm.store.backend import StoredObject
 from compilefarm.store.counting import CountingBackend
@@ -29,11 +29,13 @@ class CollectedEntries:
         entries: how many entries.
         freed_bytes: their size.
         size_bytes: the size of what is left.
+        sizes: that of each namespace, as paths write it.
     """
 
     entries: int = 0
     freed_bytes: int = 0
     size_bytes: int = 0
+    sizes: Counter[str | None] = field(default_factory=Counter)
 
 
 class EntryCollector:
@@ -98,6 +100,11 @@ class EntryCollector:
                 await self._backend.delete(path)
 
 
+def written_sizes(sizes: Mapping[str, int]) -> Mapping[str | None, int]:
+    """Returns sizes of namespaces, by how paths write these."""
+    return {written_namespace(namespace): size_bytes for namespace, size_bytes in sizes.items()}
+
+
 def _notes_of_rest(entries: Iterable[str], going: Iterable[StoredObject]) -> Set[str]:
     """Where notes of use lie of entries that stay."""
     gone = {stored.path for stored in going}
@@ -105,17 +112,22 @@ def _notes_of_rest(entries: Iterable[str], going: Iterable[StoredObject]) -> Set
 
 
 def _sum_up(entries: Iterable[StoredObject], going: Sequence[StoredObject]) -> CollectedEntries:
-    freed_bytes = sum(stored.size_bytes for stored in going)
-    size_bytes = sum(stored.size_bytes for stored in entries) - freed_bytes
-    return CollectedEntries(entries=len(going), freed_bytes=freed_bytes, size_bytes=size_bytes)
+    sizes = _sizes_of(entries)
+    freed = _sizes_of(going)
+    sizes.subtract(freed)
+    return CollectedEntries(entries=len(going), freed_bytes=freed.total(), size_bytes=sizes.total(), sizes=sizes)
+
+
+def _sizes_of(entries: Iterable[StoredObject]) -> Counter[str | None]:
+    sizes: Counter[str | None] = Counter()
+    for stored in entries:
+        sizes[namespace_of_entry(stored.path)] += stored.size_bytes
+    return sizes
 
 
 def _least_recent(by_use: list[StoredObject], *, limit_bytes: float, coming: Mapping[str, int]) -> list[StoredObject]:
-    sizes = Counter[str | None](
-        {written_namespace(namespace): coming_bytes for namespace, coming_bytes in coming.items()}
-    )
-    for stored in by_use:
-        sizes[namespace_of_entry(stored.path)] += stored.size_bytes
+    sizes = _sizes_of(by_use)
+    sizes.update(written_sizes(coming))
     share_bytes = share_of(sizes, limit_bytes=limit_bytes)
     going: list[StoredObject] = []
     for stored in by_use:

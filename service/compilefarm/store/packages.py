@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -29,7 +30,15 @@ MOST_OF_KEY = 512
 MOST_OF_NAME = 3
 _logger = logging.getLogger(__name__)
 _PUBLISHER_DIGITS = 16
-Reserve = Callable[[Mapping[str, int]], Awaitable[None]]
+
+
+class Reserve(Protocol):
+    """Makes room for bytes that are on their way."""
+
+    async def __call__(self, coming: Mapping[str, int], *, namespace: str) -> None:
+        """Passes if the bytes of a namespace may come, for what is on its way of each. Raises StoreFull."""
+
+
 # Of a package: namespace and publisher, as paths write them.
 _Place = tuple[str, str]
 
@@ -40,7 +49,7 @@ class PackageStore:
     Args:
         backend: where they lie.
         uses: when they were used.
-        reserve: makes room for so many bytes, by namespace.
+        reserve: makes room.
     """
 
     def __init__(self, backend: Backend, *, uses: Uses, reserve: Reserve) -> None:
@@ -86,7 +95,7 @@ class PackageStore:
         content = _write(package)
         self._coming[package.namespace] += len(content)
         try:
-            await self._reserve(+self._coming)
+            await self._reserve(+self._coming, namespace=package.namespace)
             return await self._backend.create(path, content=content)
         finally:
             self._coming[package.namespace] -= len(content)
