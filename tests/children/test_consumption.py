@@ -24,6 +24,8 @@ from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_mach
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
 from compilefarm.worker.testing import child_settings
 from tests.children.jobs import JOB, supervising
+from tests.hostile import as_nobody as as_nobody_program
+from tests.hostile.as_nobody import why_nobody_cannot_run
 
 _LIMIT_BYTES = 200 * 1024 * 1024
 
@@ -143,10 +145,34 @@ async def test_a_child_that_hides_its_files_is_ended(sandbox: Sandbox | None) ->
             await supervisor.run(JOB, on_phase=lambda _: None)
 
 
+_HIDES = "one of its processes hides what it has: its first thread ended before others, or nobody may read its program"
+
+
 async def test_a_child_of_which_nothing_is_to_be_seen_is_ended(sandbox: Sandbox | None) -> None:
     async with supervising(child_settings("end-the-first-thread", sandbox=sandbox)) as supervisor:
-        with pytest.raises(ProcessDied, match="the first thread of one of its processes ended before others"):
+        with pytest.raises(ProcessDied, match=_HIDES):
             await supervisor.run(JOB, on_phase=lambda _: None)
+
+
+@pytest.mark.parametrize("is_sandboxed", [True, False])
+def test_a_child_whose_program_may_not_be_read_is_ended(
+    is_sandboxed: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Nothing is hidden from the administrator."""
+    as_nobody = [] if os.geteuid() else [str(Path(as_nobody_program.__file__))]
+    if as_nobody and (problem := why_nobody_cannot_run()) is not None:
+        pytest.skip(problem)
+    sandbox = [] if is_sandboxed else ["--none"]
+    told = subprocess.run(
+        [sys.executable, *as_nobody, str(Path(__file__).with_name("hiding.py")), *sandbox],
+        env={**os.environ, "TMPDIR": "/tmp", "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if told.stdout.startswith("no sandbox"):
+        pytest.skip(told.stdout)
+    assert _HIDES in told.stdout, told.stderr
 
 
 def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def may_misfit(target: object) -> bool:
 def name_of_called(target: object) -> str:
     """The name of what a node calls, without its overload."""
     if isinstance(target, OpOverload):
-        return schema_of(target).name
+        return str(schema_of(target).name)
     if isinstance(target, OpOverloadPacket):
         return name_of_packet(target)
     return str(getattr(target, "__name__", target))

@@ -95,11 +95,12 @@ def disk_bytes(folder: Path, pids: Collection[int]) -> int:
     return named + _unnamed(pids)[1]
 
 
-def find_headless(pids: Collection[int]) -> set[int]:
-    """Those of some processes whose first thread has ended before others: the kernel shows nothing of what they have.
-    Each that ends is one for a moment.
+def find_hidden(pids: Collection[int]) -> set[int]:
+    """Those of some processes of which the kernel shows nothing of what they have: whose first thread has ended before
+    others, as it has for a moment with each that ends; and those that run a program which their user may not read,
+    unless this is the administrator (proc(5), ptrace(2)).
     """
-    return {pid for pid in pids if _is_headless(Path("/proc", str(pid), "status"))}
+    return {pid for pid in pids if _is_hidden(Path("/proc", str(pid)))}
 
 
 def task_count(pids: Collection[int]) -> int:
@@ -133,9 +134,18 @@ def _first_of(path: Path, name: str) -> int:
     return next(iter(_numbers(path, (name,)) or ()), 0)
 
 
-def _is_headless(status: Path) -> bool:
-    fields = {field[0]: field[1] for field in _fields(status) or () if len(field) > 1}
-    return fields.get("State:") == "Z" and int(fields.get("Threads:", 0)) > 1
+def _is_hidden(folder: Path) -> bool:
+    fields = {field[0]: field[1] for field in _fields(folder / "status") or () if len(field) > 1}
+    if fields.get("State:") == "Z":
+        return int(fields.get("Threads:", 0)) > 1
+    try:
+        os.scandir(folder / "fd").close()
+    except PermissionError:
+        return True
+    except (FileNotFoundError, ProcessLookupError):
+        # It has ended.
+        return False
+    return False
 
 
 def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
@@ -254,7 +264,7 @@ def _mapped_at(pid: int, line: bytes) -> tuple[str, os.stat_result] | None:
 
 def _descriptors(pids: Collection[int]) -> Iterator[os.DirEntry[str]]:
     for pid in pids:
-        # It may end meanwhile; of bubblewrap nothing is to be seen, and it opens nothing.
+        # It may end meanwhile. Of bubblewrap nothing is to be seen, and it opens nothing; see `find_hidden` for others.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             yield from os.scandir(f"/proc/{pid}/fd")
 

@@ -14,7 +14,7 @@ from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTa
 from compilefarm.worker.consumption import (
     disk_bytes,
     file_count,
-    find_headless,
+    find_hidden,
     memory_bytes,
     resident_bytes,
     task_count,
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 _MESSAGE_BYTES = 16 * 1024
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
-# A process whose first thread has ended is seen so often at most, one look after the other.
-_HEADLESS_LOOKS = 5
+# A process that hides what it has is seen so often at most, one look after the other.
+_HIDDEN_LOOKS = 5
 # A process that left the group of its child is not waited for any longer.
 _LINGER_SECONDS = 5.0
 # What is printed by a process that ends itself because it has no memory left: libstdc++, LLVM.
@@ -114,8 +114,10 @@ class ChildProcess:
         self._is_watched = asyncio.Event()
         # Why it was ended, if it took more than it may.
         self._excess: ChildDied | None = None
-        # In how many looks, one after the other, the first thread of a process had ended, by its number.
-        self._headless: dict[int, int] = {}
+        # In how many looks, one after the other, a process has hidden what it has, by its number.
+        self._hidden: dict[int, int] = {}
+        # Those that did before there was a task: of bubblewrap.
+        self._hidden_at_first: set[int] = set()
 
     @classmethod
     async def start(cls, settings: ChildSettings) -> ChildProcess:
@@ -266,7 +268,7 @@ class ChildProcess:
     async def _watch(self) -> None:
         """Kills the child when it exceeds a limit."""
         try:
-            at_first = await asyncio.to_thread(lambda: resident_bytes(self._forked.pids()))
+            at_first = await asyncio.to_thread(self._look_at_first)
             self._is_watched.set()
             while self._excess is None:
                 await asyncio.sleep(self._settings.sample_seconds)
@@ -277,12 +279,21 @@ class ChildProcess:
             self._is_watched.set()
         self._forked.kill()
 
+    def _look_at_first(self) -> int:
+        pids = self._forked.pids()
+        self._hidden_at_first = find_hidden(pids)
+        return resident_bytes(pids)
+
     def _find_excess(self, memory_at_first: int) -> ChildDied | None:
         settings, pids = self._settings, self._forked.pids()
         # One that ends is so for a moment, and longer while much memory is given back.
-        self._headless = {pid: self._headless.get(pid, 0) + 1 for pid in find_headless(pids)}
-        if max(self._headless.values(), default=0) >= _HEADLESS_LOOKS:
-            return ChildDied("the first thread of one of its processes ended before others, which hides what it has")
+        hidden = find_hidden(pids - self._hidden_at_first)
+        self._hidden = {pid: self._hidden.get(pid, 0) + 1 for pid in hidden}
+        if max(self._hidden.values(), default=0) >= _HIDDEN_LOOKS:
+            return ChildDied(
+                "one of its processes hides what it has: its first thread ended before others, or nobody may read its "
+                "program"
+            )
         # Both first, since they decide how long the rest takes.
         if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
             return ChildDied(f"it became more than {settings.most_tasks} processes and threads")

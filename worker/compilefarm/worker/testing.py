@@ -16,6 +16,7 @@ import os
 import platform
 import resource
 import secrets
+import shutil
 import signal
 import socket
 import stat
@@ -574,6 +575,12 @@ def _end_the_first_thread(_: BinaryIO) -> None:
     ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 
 
+def _run_what_may_not_be_read(_: BinaryIO) -> None:
+    path = shutil.copy(str(shutil.which("sleep")), Path.cwd())
+    os.chmod(path, 0o100)
+    subprocess.run([path, "600"], check=False)
+
+
 def _close_its_folder(pipe: BinaryIO) -> None:
     os.chmod(os.environ["TMPDIR"], 0)
     _hang(pipe)
@@ -666,6 +673,7 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "leave-behind": _leave_behind,
     "close-its-folder": _close_its_folder,
     "end-the-first-thread": _end_the_first_thread,
+    "run-what-may-not-be-read": _run_what_may_not_be_read,
     "make-folders": _make_folders,
     "open-many-files": _open_many_files,
     "hide-behind-a-name": lambda pipe: _hide_behind_a_name(pipe, _shared_memory),
