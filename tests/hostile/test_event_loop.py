@@ -12,11 +12,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from compilefarm.core.digests import digest_of
+from compilefarm.core.digests import check_digest, digest_of
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.core.pool import Artifact
 from compilefarm.service.config import GatewayConfig
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.testing import Calls, HeldCompiles, Refused, ScriptedPool, calling, sample_job, serving
 from compilefarm.service.testing.pool import verify_at_once
@@ -318,3 +319,39 @@ async def test_looking_for_many_blobs_keeps_nobody_waiting(tmp_path: Path, monke
         assert looking.count(1000) <= 1
         ending.set()
         assert await asyncio.gather(*asked) == [many] * 20 + [one]
+
+
+async def test_names_of_tensors_are_looked_at_when_it_is_the_turn_of_their_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A thousand take 2 ms, in which nobody else has a turn: thousands of calls kept others waiting for a minute.
+    names = [digest_of(b"%d" % number) for number in range(100)]
+    asked: list[str] = []
+    looked_at: list[str] = []
+    free = asyncio.Event()
+
+    class Watched(FairSemaphore):
+        def acquired(self, account: str) -> contextlib.AbstractAsyncContextManager[None]:
+            asked.append(account)
+            return super().acquired(account)
+
+    def check(digest: str) -> str:
+        looked_at.append(digest)
+        return check_digest(digest)
+
+    async def find(digests: list[str], *, namespace: str) -> list[str]:
+        del namespace
+        await free.wait()
+        return digests
+
+    store = await open_store("memory:")
+    monkeypatch.setattr(store, "find_missing", find)
+    monkeypatch.setattr("compilefarm.service.blob_service.FairSemaphore", Watched)
+    monkeypatch.setattr("compilefarm.service.blob_service.check_digest", check)
+    async with farm(tmp_path, {"one": "read", "two": "read"}, store=store) as callers:
+        waiting = [asyncio.create_task(callers["one"].find_missing(names)) for _ in range(20)]
+        while len(asked) < len(waiting):
+            await callers["two"].status()
+        assert looked_at == names
+        free.set()
+        assert await asyncio.gather(*waiting) == [names] * len(waiting)

@@ -53,9 +53,10 @@ class BlobService(BlobServiceServicer):
     async def FindMissing(self, request: wire.FindMissingRequest, _context: Context) -> wire.FindMissingResponse:
         if len(request.digests) > MAX_DIGESTS:
             raise InvalidRequest(f"{len(request.digests)} digests in one request: at most {MAX_DIGESTS} are allowed")
-        digests = [check_digest(digest) for digest in request.digests]
         caller = current_caller()
         async with self._looking.acquired(caller.account):
+            # Not before it is the turn of the caller: for so many it takes as long as many calls.
+            digests = [check_digest(digest) for digest in request.digests]
             missing = await self._store.find_missing(digests, namespace=caller.namespace)
             return wire.FindMissingResponse(digests=missing)
 

@@ -170,15 +170,17 @@ class CacheService(CacheServiceServicer):
     async def FindMissingEntries(
         self, request: wire.FindMissingEntriesRequest, _context: Context
     ) -> wire.FindMissingEntriesResponse:
-        caller, keys = current_caller(), _check_keys(request.keys)
+        caller = current_caller()
         async with self._reads.acquired(caller.account):
+            keys = _check_keys(request.keys)
             missing = await self._store.find_missing(request.cache, keys, namespaces=caller.namespaces)
         return wire.FindMissingEntriesResponse(keys=missing)
 
     async def RemoveEntries(self, request: wire.RemoveEntriesRequest, _context: Context) -> wire.RemoveEntriesResponse:
         self._require_writable()
-        caller, keys = current_caller(), _check_keys(request.keys)
+        caller = current_caller()
         async with self._reads.acquired(caller.account):
+            keys = _check_keys(request.keys)
             await self._store.remove(request.cache, keys, namespace=caller.namespace)
         self._batches.note_removal()
         return wire.RemoveEntriesResponse()
