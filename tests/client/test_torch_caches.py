@@ -346,7 +346,7 @@ def test_what_was_looked_up_in_two_states_is_not_kept(installed: Any, caplog: py
     with BFLOAT16:
         assert opened.get("key") == {"made": "in bfloat16"}
     (line,) = told_by_the_pod(caplog)
-    assert "entries of torch's caches are not written" in line
+    assert "entries of torch's caches are not shared" in line
     assert "[several_states]: a graph was looked up in several states (dtypes, threads, denormals)" in line
 
 
@@ -355,7 +355,7 @@ def test_a_torch_that_cannot_be_asked_for_its_state_is_a_miss(
 ) -> None:
     opened = installed.RemoteFxGraphCache("of an unknown torch")
     opened.put("key", {"made": "before"})
-    monkeypatch.setattr(cache_keys, "_state", lambda _: torch.no_such_function())
+    monkeypatch.setattr(cache_keys, "_unusual", lambda _: torch.no_such_function())
     assert opened.get("key") is None
     opened.put("key", {"made": "now"})
     assert {line.partition(",")[0] for line in told_by_the_pod(caplog)} == {"compilefarm: a defect in torch's caches"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -255,3 +256,16 @@ def test_an_operator_of_a_library_may_have_what_it_likes(graph: CapturedGraph) -
             graph.encode()
         finally:
             del decompositions[operator]
+
+
+@pytest.mark.parametrize("table", ["decomposition.decompositions", "lowering.lowerings"])
+def test_a_library_that_lies_beside_torch(graph: CapturedGraph, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of the folders of torchvision and torchao begin with that of torch's."""
+    code = tripled.__code__.replace(co_filename=f"{Path(torch.__file__).parent}like/kernels.py")
+    monkeypatch.setattr(tripled, "__code__", code)
+    module, _, name = table.partition(".")
+    with (
+        entry(inductors(module, name), tripled),
+        pytest.raises(Bypass, match=rf"gelu.default in torch._inductor.{module}"),
+    ):
+        graph.encode()

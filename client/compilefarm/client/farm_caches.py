@@ -59,9 +59,9 @@ class FarmCaches:
             self._reads.forget(cache, key)
             self._calls.write(cache, key, content)
 
-    def leave_out(self, reason: str, *, why: str) -> None:
-        """Says, once for each reason, that an entry is not written."""
-        self._tell_once(reason, action="written", why=why)
+    def leave_out(self, reason: str, *, why: str, action: str = "written") -> None:
+        """Says, once for each reason, that an entry is not written, or not so much as looked for."""
+        self._tell_once(reason, action=action, why=why)
 
     @contextmanager
     def _going_on(self, action: str) -> Iterator[None]:

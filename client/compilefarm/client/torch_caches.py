@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 
 from compilefarm.client.announcements import announce_defect
-from compilefarm.client.cache_keys import CacheKeys
+from compilefarm.client.cache_keys import CacheKeys, Unshared
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import TORCH_CACHES, read_config
 from compilefarm.client.connection import Connection
@@ -67,32 +67,29 @@ def _report(error: Exception) -> None:
 
 
 def _find(caches: FarmCaches, keys: CacheKeys, name: str, key: str) -> bytes | None:
-    with _going_on():
+    with _going_on(caches):
         content = caches.find(TorchCache.Value(_PREFIX + name), keys.asked(name, key))
         return content if content is None or name not in _TUNING else content_of_torch(content, key=key)
     return None
 
 
 def _keep(caches: FarmCaches, keys: CacheKeys, name: str, key: str, content: bytes) -> None:
-    with _going_on():
+    with _going_on(caches):
         key_in_farm = keys.written(name, key)
-        if key_in_farm is None:
-            caches.leave_out(
-                "several_states",
-                why="a graph was looked up in several states (dtypes, threads, denormals), and torch does not say for "
-                "which it was compiled",
-            )
-            return
         if name in _TUNING:
             content = describe_entry(content, key=key, sources=_sources())
         caches.keep(TorchCache.Value(_PREFIX + name), key_in_farm, content)
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
-    """Logs a defect inside: a compile goes on without its cache."""
+def _going_on(caches: FarmCaches) -> Iterator[None]:
+    """Says once for each reason why an entry is not shared, and logs a defect inside: a compile goes on without its
+    cache.
+    """
     try:
         yield
+    except Unshared as unshared:
+        caches.leave_out(unshared.reason, why=str(unshared), action="shared")
     except Exception as error:  # noqa: BLE001 - logged with its traceback
         raise_interruption(error)
         announce_defect(error, where="torch's caches")

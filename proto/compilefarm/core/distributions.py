@@ -6,11 +6,18 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compilefarm.core.libraries import normalized
+from compilefarm.core.libraries import KNOWN_LIBRARIES, is_listed, normalized
+
+# In the metadata of a distribution (PyPA's core metadata). What is read is long, and parsing takes most of the time.
+_NAME = re.compile(r"^Name: *(\S+)", re.MULTILINE | re.IGNORECASE)
+_VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE | re.IGNORECASE)
+_NEEDS_TORCH = re.compile(r"^Requires-Dist: *torch(?![\w.-])", re.MULTILINE | re.IGNORECASE)
+_OURS = "compilefarm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,26 @@ def modules_of(name: str) -> Mapping[str, Path]:
     files = importlib.metadata.distribution(name).files or ()
     found = ((_module_of(file), file) for file in files)
     return {module: Path(str(file.locate())) for module, file in found if module and _is_own(module, name)}
+
+
+@functools.cache
+def libraries_of_torch() -> tuple[str, ...]:
+    """The installed distributions that need torch, and others whose operators graphs call, each with its version,
+    sorted. What of them decides how a graph is compiled, a process may import whenever it likes.
+    """
+    texts = (found.read_text("METADATA") or "" for found in importlib.metadata.distributions())
+    found = {
+        (name[1], version[1])
+        for text in texts
+        if (name := _NAME.search(text)) and _computes(name[1], text) and (version := _VERSION.search(text))
+    }
+    return tuple(sorted(f"{normalized(name)} {version}" for name, version in found))
+
+
+def _computes(name: str, metadata: str) -> bool:
+    return normalized(name) != _OURS and (
+        _NEEDS_TORCH.search(metadata) is not None or is_listed(name, libraries=KNOWN_LIBRARIES)
+    )
 
 
 def _module_of(file: importlib.metadata.PackagePath) -> str:

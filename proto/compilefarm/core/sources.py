@@ -93,6 +93,12 @@ def path_of(name: str) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
+def is_installed(path: Path) -> bool:
+    """Whether a file lies where distributions are installed."""
+    places = {Path(sysconfig.get_paths()[key]).resolve() for key in ("purelib", "platlib")}
+    return any(place in path.parents for place in places)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Walk:
     """Goes from functions to the functions that they refer to.
@@ -184,7 +190,8 @@ def _is_plain(value: object) -> bool:
 
 
 def _check_file(function: FunctionType) -> None:
-    path = path_of(function.__module__)
+    # What was made of a text may have no module.
+    path = path_of(function.__module__) if function.__module__ else None
     if path is None or Path(function.__code__.co_filename).resolve() != path:
         raise UnknownSource(f"{function.__module__}.{function.__qualname__} was not read from a file of its module")
 
@@ -198,16 +205,11 @@ def _closure(modules: Iterable[str]) -> set[Path]:
         name = waiting.pop()
         if name in found or (path := path_of(name)) is None:
             continue
-        if top_of(name) not in tops and (top_of(name) in _PINNED or _is_installed(path)):
+        if top_of(name) not in tops and (top_of(name) in _PINNED or is_installed(path)):
             continue
         found[name] = path
         waiting += _imported(name, path)
     return set(found.values())
-
-
-def _is_installed(path: Path) -> bool:
-    places = {Path(sysconfig.get_paths()[key]).resolve() for key in ("purelib", "platlib")}
-    return any(place in path.parents for place in places)
 
 
 def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -217,6 +217,13 @@ def describe_ambient(device_types: Iterable[str], *, contracts: bool = True) -> 
     )
 
 
+def compiled_settings() -> Mapping[str, bool | str]:
+    """The switches of torch that are not as torch has them, without those that decide only what runs when a compiled
+    program calls cuDNN.
+    """
+    return {name: value for name, value in _deviations(_read_settings()).items() if not name.startswith("cudnn.")}
+
+
 def _backends(types: Collection[str], *, contracts: bool) -> Iterator[NamedValue]:
     for name, value in sorted(_deviations(_read_settings()).items()):
         setting = _SETTINGS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ _LIBRARY_KINDS = frozenset({"DEF", "FRAGMENT", "IMPL"})
 # Kernels under these keys are run where the artifact runs, and decide nothing of how it is compiled.
 _OF_DEVICES = frozenset({"CPU", "CUDA", "HPU", "MPS", "MTIA", "PrivateUse1", "QuantizedCPU", "QuantizedCUDA", "XPU"})
 # With `torch.library.impl` and the like a kernel seems to come from here.
-_FILES_OF_TORCH = str(Path(torch.__file__).parent)
+_FILES_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
@@ -26,11 +27,12 @@ from compilefarm.torch_internals.decompositions import decomposition_tables, ind
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.registrations import implementations_from_python, meta_implementations_of_torch
 
-_TORCH = str(Path(torch.__file__).parent)
+# With the separator: files of torchvision lie beside it.
+_TORCH = str(Path(torch.__file__).parent) + os.sep
 # From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
 _REGISTRAR = str(Path(_TORCH) / "library.py")
 # What workers check beside torch, as torch would have to (weight_only_products.py, checked_kernels.py).
-_CHECKS = str(Path(registrations.__file__).parent)
+_CHECKS = str(Path(registrations.__file__).parent) + os.sep
 # Torch decorates functions with what lies here.
 _DECORATORS = frozenset(str(Path(str(module.__file__))) for module in (contextlib, typing_extensions, warnings))
 _METHODS_BY_OTHER_NAMES = frozenset(
@@ -45,6 +47,7 @@ _OPERATOR_METHODS = sorted(
 _known: dict[int, object] = {}
 # What tables held when all of it was torch's own, what torch's packets of operators held, and the operators in them.
 _entries_seen: list[dict[Any, Any]] = []
+_inductor_entries_seen: list[dict[Any, Any]] = []
 _packets_seen: list[dict[str, Any]] = []
 _overloads: list[OpOverload] = []
 _checked: set[str] = set()
@@ -53,6 +56,21 @@ _checked: set[str] = set()
 def find_replacement() -> str | None:
     """What of torch is not torch's own in this process, for a message; None if all is."""
     return _find_kernel() or find_foreign_kernel() or _find_entry() or _find_pattern() or _find_operator_method()
+
+
+def find_registered_replacement() -> str | None:
+    """The same, as far as it is found within a tenth of a millisecond: kernels that Python registered, and entries of
+    Inductor's tables.
+    """
+    global _inductor_entries_seen
+    if (kernel := _find_kernel()) is not None:
+        return kernel
+    now = [entries for _, entries in inductor_tables()]
+    if now == _inductor_entries_seen:
+        return None
+    found = _find_foreign_entry(inductor_tables())
+    _inductor_entries_seen = [] if found is not None else [dict(entries) for entries in now]
+    return found
 
 
 def look_ahead() -> None:
@@ -141,13 +159,13 @@ def _find_entry() -> str | None:
     ]
     if now == _entries_seen:
         return None
-    found = _find_foreign_entry()
+    found = _find_foreign_entry(_tables(_loaded_overloads()))
     _entries_seen = [] if found is not None else [dict(entries) for entries in now]
     return found
 
 
-def _find_foreign_entry() -> str | None:
-    for table, entries in _tables(_loaded_overloads()):
+def _find_foreign_entry(tables: Iterable[tuple[str, dict[Any, Any]]]) -> str | None:
+    for table, entries in tables:
         unknown = [(target, function) for target, function in list(entries.items()) if id(function) not in _known]
         for target, function in unknown:
             # Nearly all are torch's, which is known sooner than whose operator it is.

@@ -1,0 +1,85 @@
+"""Operators that code of this process has registered in Python: its own, not torch's and not an installed library's.
+
+torch's caches know an operator by its name. What a trace runs of it (a composite kernel, a gradient, what says shapes)
+is part of the compiled graph.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Set
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from compilefarm.core.digests import digest_of
+from compilefarm.core.sources import is_installed
+from compilefarm.graph.operators import NAMESPACES_OF_TORCH, describe_operators
+from compilefarm.graph.registrations import kernels_run_by_traces
+from compilefarm.torch_internals import registrations
+from compilefarm.torch_internals.operators import registered_names
+
+# Further namespaces in which torch itself registers operators from Python, torch 2.11 to 2.15.
+FURTHER_OF_TORCH = frozenset(
+    {
+        "_dtensor", "_inductor_test", "_native", "c10d", "c10d_functional", "coor", "cplib", "debug_mode_ops",
+        "debugprims", "export", "flex_gemm", "flex_lib", "fsdp", "inductor", "mempool", "mkl", "onnx", "onnx_symbolic",
+        "rngprims", "streams", "symm_mem",
+    }
+)  # fmt: skip
+_FILES_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
+
+
+class OwnOperators:
+    """Describes them, anew when something was registered since. Threads share it."""
+
+    def __init__(self) -> None:
+        self._registered: Set[str] = frozenset()
+        self._own: frozenset[str] = frozenset()
+        self._described: tuple[object, str] = ((), "")
+
+    def digest(self) -> str:
+        """What they are; empty if there are none.
+
+        Raises:
+            Bypass: of one it cannot be said.
+        """
+        registered = registrations.implementations_from_python()
+        if registered != self._registered:
+            kept = frozenset(registered)
+            self._own, self._registered = _own_among(kept), kept
+        if not self._own:
+            return ""
+        # A gradient, or shapes, may be registered later than the operator.
+        functions = {name: [*map(id, _functions_of(name))] for name in self._own}
+        described, digest = self._described
+        if described != functions:
+            content = [each.SerializeToString(deterministic=True) for each in describe_operators(self._own)]
+            digest = digest_of(b"".join(content))
+            self._described = functions, digest
+        return digest
+
+
+def _own_among(registered: Set[str]) -> frozenset[str]:
+    """The process's own operators, with overloads, among those of which something was registered in Python."""
+    # As "library/operator/Meta".
+    named = {"::".join(entry.split("/")[:2]).partition(".")[0] for entry in registered}
+    foreign = {name for name in named if name.partition("::")[0] not in NAMESPACES_OF_TORCH | FURTHER_OF_TORCH}
+    return frozenset(
+        name for name in (registered_names() if foreign else ()) if name.partition(".")[0] in foreign and _is_own(name)
+    )
+
+
+def _is_own(name: str) -> bool:
+    files = [kernel.file for kernel in kernels_run_by_traces(name) if kernel.is_python]
+    files += [function.__code__.co_filename for function in _functions_of(name) if isinstance(function, FunctionType)]
+    # What torch's decorators register seems to come from torch.
+    found = [Path(file).resolve() for file in files if not file.startswith(_FILES_OF_TORCH)]
+    return not (found and all(map(is_installed, found)))
+
+
+def _functions_of(name: str) -> list[Callable[..., Any]]:
+    fake = registrations.fake_implementation(name)
+    return [*registrations.functions_run_by_traces(name), *(fake[:1] if fake is not None else ())]

@@ -1,0 +1,132 @@
+"""What torch's keys of compiled graphs leave out: a pod that differs in it gets none of another pod's results."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._functorch import config as functorch_config
+
+from compilefarm.client.cache_keys import CacheKeys, Unshared
+from compilefarm.core import distributions
+from tests.client.test_torch_caches import environment, local, printed, serving
+from tests.forked_pods import ForkedPods, forking
+from tests.torch_states import setting
+
+# Of the first operator traces run the kernel, of the second the gradient.
+MODULE = """
+import torch
+
+library = torch.library.Library("of_a_pod", "DEF")
+library.define("scaled(Tensor x) -> Tensor")
+library.impl("scaled", lambda x: {kernel}, "CompositeImplicitAutograd")
+
+
+@torch.library.custom_op("of_a_pod::kept", mutates_args=())
+def kept(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+kept.register_fake(lambda x: torch.empty_like(x))
+kept.register_autograd(lambda context, x: {gradient})
+"""
+
+
+@pytest.fixture(scope="module")
+def starting() -> Iterator[ForkedPods]:
+    with forking(environment()) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("farm")) as address:
+        yield address
+
+
+def told_by_pod(starting: ForkedPods, folder: Path, *, farm: str, kernel: str, gradient: str) -> dict[str, Any]:
+    folder.mkdir()
+    (folder / "registered_by_pod.py").write_text(MODULE.format(kernel=kernel, gradient=gradient))
+    variables = environment(**local(folder), COMPILEFARM_ADDRESS=farm)
+    return printed(starting.run("tests.client.registering_pod", str(folder), environment=variables))
+
+
+def test_pods_whose_own_operators_differ_get_their_own_results(starting: ForkedPods, farm: str, tmp_path: Path) -> None:
+    """A deployment changes the code of an operator, and graphs call it by the same name."""
+
+    # No code is written for these.
+    twice, thrice = "torch.mm(x, x)", "torch.mm(torch.mm(x, x), x)"
+
+    def told(name: str, kernel: str, gradient: str) -> tuple[float, float, int]:
+        pod = told_by_pod(starting, tmp_path / name, farm=farm, kernel=kernel, gradient=gradient)
+        assert pod["log"] == ""
+        return pod["result"], pod["gradient"], pod["hits"]
+
+    assert told("first", twice, twice) == (2.0, 2.0, 0)
+    assert told("other-kernel", thrice, twice) == (4.0, 2.0, 0)
+    assert told("other-gradient", twice, thrice) == (2.0, 4.0, 0)
+    assert told("like-the-first", twice, twice) == (2.0, 2.0, 1)
+
+
+def key() -> str:
+    return CacheKeys().asked("AOT_AUTOGRAD", "a graph")
+
+
+@pytest.mark.parametrize(
+    "switch", ["flash", "mem_efficient", "math"], ids=lambda switch: f"without attention's {switch}"
+)
+def test_switches_of_attention_are_told_apart(switch: str) -> None:
+    """What attention becomes is decided when its gradients are traced."""
+    usual, write = key(), getattr(torch.backends.cuda, f"enable_{switch}_sdp")
+    write(False)
+    try:
+        assert key() != usual
+    finally:
+        write(True)
+    assert key() == usual
+
+
+def test_math_of_attention_in_a_narrow_precision_is_told_apart() -> None:
+    usual, allow = key(), torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp
+    allow(True)
+    try:
+        assert key() != usual
+    finally:
+        allow(False)
+
+
+def test_libraries_of_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = key()
+    monkeypatch.setattr(distributions, "libraries_of_torch", lambda: ("a-library 2.0",))
+    assert key() != usual
+
+
+def test_a_pass_of_the_users_own_is_not_shared() -> None:
+    """torch leaves it out of its keys; with 2.15, too, a pod without it got what another made with it."""
+    keys = CacheKeys()
+    with setting(functorch_config, "joint_custom_pass", lambda graph, inputs: graph):
+        with pytest.raises(Unshared, match="joint_custom_pass is a function of this process"):
+            keys.asked("AOT_AUTOGRAD", "a graph")
+        # The graph that it leaves is what Inductor has its key of.
+        keys.asked("FX_GRAPH", "a graph")
+    # It was looked up with the pass, and what is written now may have been compiled with it.
+    with pytest.raises(Unshared):
+        keys.written("AOT_AUTOGRAD", "a graph")
+
+
+@pytest.mark.parametrize(("module", "name"), [("decomposition", "decompositions"), ("lowering", "lowerings")])
+def test_what_inductor_makes_of_operators_in_a_way_of_the_users_own_is_not_shared(module: str, name: str) -> None:
+    table = getattr(importlib.import_module(f"torch._inductor.{module}"), name)
+    own, target = key(), torch.ops.aten.addmm.default
+    there = table.get(target)
+    table[target] = lambda bias, x, y, **_: torch.mm(x, y)
+    try:
+        with pytest.raises(Unshared, match=r"aten\.addmm\.default"):
+            key()
+    finally:
+        table.pop(target) if there is None else table.update({target: there})
+    assert key() == own

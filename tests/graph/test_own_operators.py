@@ -1,0 +1,76 @@
+"""Operators that a process has registered itself are told from torch's and from those of installed libraries."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+
+import torch
+
+from compilefarm.graph.operators import NAMESPACES_OF_TORCH
+from compilefarm.graph.own_operators import FURTHER_OF_TORCH, OwnOperators
+from tests.lean import LEAN
+
+# Parts of torch that register operators in Python when they are imported, and a compile, which imports others.
+PROGRAM = """
+import importlib, json, torch
+for part in (
+    "_inductor.fx_passes.post_grad", "_inductor.test_operators", "distributed.fsdp", "distributed.tensor",
+    "distributed._symmetric_memory", "nn.attention.flex_attention", "onnx", "utils._debug_mode",
+):
+    importlib.import_module(f"torch.{part}")
+torch.compile(lambda x: torch.mm(x, x))(torch.ones(2, 2))
+from compilefarm.graph.own_operators import OwnOperators
+from compilefarm.torch_internals.registrations import implementations_from_python
+namespaces = {entry.partition("/")[0] for entry in implementations_from_python()}
+print(json.dumps([OwnOperators().digest(), sorted(namespaces)]))
+"""
+# As in a notebook.
+WITHOUT_SOURCE = """
+import torch
+from compilefarm.graph.own_operators import OwnOperators
+
+@torch.library.custom_op("without_source::f", mutates_args=())
+def f(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+OwnOperators().digest()
+"""
+
+
+def test_what_torch_registers_is_torchs() -> None:
+    """A namespace that a new torch has belongs into the table: keys would differ by what a pod has imported."""
+    ran = subprocess.run([sys.executable, LEAN, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=300)
+    digest, namespaces = json.loads(ran.stdout.splitlines()[-1])
+    assert digest == ""
+    assert set(namespaces) <= NAMESPACES_OF_TORCH | FURTHER_OF_TORCH
+
+
+def test_operators_of_an_installed_library_are_known_by_its_version() -> None:
+    before = OwnOperators().digest()
+    importlib.import_module("torchvision")
+    assert OwnOperators().digest() == before
+
+
+def test_a_gradient_that_is_registered_later_is_seen() -> None:
+    operators = OwnOperators()
+    made = torch.library.custom_op("registered_late::f", halved, mutates_args=())
+    first = operators.digest()
+    made.register_autograd(backward)
+    assert operators.digest() not in {first, ""}
+
+
+def test_an_operator_without_a_source_is_none_that_can_be_told_apart() -> None:
+    ran = subprocess.run([sys.executable, LEAN, "-c", WITHOUT_SOURCE], capture_output=True, text=True, timeout=300)
+    assert ran.returncode != 0
+    assert "Bypass: what the operator without_source::f does cannot be said" in ran.stderr
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+def backward(context: object, gradient: torch.Tensor) -> torch.Tensor:
+    return gradient / 2
