@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _DIGITS = 16
 _REPLACED = "replaced_compiler_part"
 # Of torch._functorch.config: changes graphs between the key of AOTAutograd and that of Inductor.
-_PASS = "joint_custom_pass"
+_OWN_CHANGE = "joint_custom_pass"
 # Its keys are of graphs of Dynamo's; what autocast and einsum do is in those of Inductor.
 _OF_DYNAMO = "AOT_AUTOGRAD"
 _OF_GRAPHS = ("FX_GRAPH", _OF_DYNAMO)
@@ -135,8 +135,8 @@ def _require_own_compiler(name: str) -> None:
     from compilefarm.graph.replacements import find_registered_replacement
     from compilefarm.torch_internals.settings import FUNCTORCH
 
-    if name == _OF_DYNAMO and getattr(FUNCTORCH, _PASS) is not None:
-        raise Unshared(_REPLACED, f"torch._functorch.config.{_PASS} is a function of this process")
+    if name == _OF_DYNAMO and getattr(FUNCTORCH, _OWN_CHANGE) is not None:
+        raise Unshared(_REPLACED, f"torch._functorch.config.{_OWN_CHANGE} is a function of this process")
     replacement = find_registered_replacement()
     if replacement is not None:
         raise Unshared(_REPLACED, f"this process has something of its own in the place of {replacement}")
