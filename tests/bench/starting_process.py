@@ -1,4 +1,4 @@
-"""A process that `tests.bench.starts` measures: `python -m tests.bench.starting_process MODE ARGUMENT`; prints JSON."""
+"""A process that `tests.bench.starts` measures: `python -m tests.bench.starting_process MODE ...`; prints JSON."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from compilefarm.core.dynamo_packages import Lookup, Variant
+from compilefarm.torch_internals.dynamo_frames import Frame
 
 
 def bert(layers: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -30,15 +33,16 @@ def llama(layers: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return LlamaForCausalLM(config).eval(), (torch.arange(12).reshape(2, 6),)
 
 
-MODELS: dict[str, Callable[[], Any]] = {"BERT, 6 layers": lambda: bert(6), "Llama, 8 layers": lambda: llama(8)}
+MODELS: dict[str, Callable[[int], Any]] = {"BERT": bert, "Llama": llama}
 
 
-def verify(folder: str) -> dict[str, Any]:
+def verify(folder: str, name: str, layers: str) -> dict[str, Any]:
     """Installs what an earlier process has left in the folder, or traces and leaves it there."""
+    from compilefarm.packages.lookup_keys import lookup_key
     from compilefarm.reuse import installation, interception
     from tests.reuse.processes import pod
 
-    seconds = dict.fromkeys(("install", "build", "load"), 0.0)
+    seconds = dict.fromkeys(("key", "install", "build", "load"), 0.0)
     # Of this thread: those of OpenMP turn round and round for a while after each operator, on each processor there is.
     clock = time.thread_time
 
@@ -54,32 +58,39 @@ def verify(folder: str) -> dict[str, Any]:
 
     installation.build_guards = timed("build", installation.build_guards)
     installation.install = timed("install", installation.install)
-    found: dict[str, Any] = {}
+    find_key = timed("key", lookup_key)
     with pod(Path(folder)) as own, torch.no_grad():
+        find = own.variants.find
+
+        def find_by_key(lookup: Lookup, frame: Frame) -> Sequence[Variant]:
+            # As a pod does, which describes its model twice: for the key of packages, and for the comparison.
+            scopes = {"scope": frame.global_variables, "local_variables": frame.local_variables}
+            find_key(lookup, code=frame.code, **scopes)
+            return find(lookup, frame)
+
+        own.variants.find = find_by_key
         own.variants.load = timed("load", own.variants.load)
-        for name, make in MODELS.items():
-            model, inputs = make()
-            own.outcomes.clear()
-            seconds.update(dict.fromkeys(seconds, 0.0))
-            started = clock()
-            torch.compile(model, backend=own.backend)(*inputs)
-            found[name] = {
-                "guards": sum(each.guards for each in own.outcomes),
-                "trace_seconds": clock() - started,
-                "verify_seconds": seconds["install"] - seconds["build"] - seconds["load"],
-                "build_seconds": seconds["build"],
-            }
+        model, inputs = MODELS[name](int(layers))
+        started = clock()
+        torch.compile(model, backend=own.backend)(*inputs)
+        ended = clock()
     assert interception
-    return found
+    return {
+        "guards": sum(each.guards for each in own.outcomes),
+        "trace_seconds": ended - started,
+        "key_seconds": seconds["key"],
+        "verify_seconds": seconds["install"] - seconds["build"] - seconds["load"],
+        "build_seconds": seconds["build"],
+    }
 
 
-def first(_: str) -> dict[str, float]:
+def first() -> dict[str, float]:
     """The first result of a small encoder, in a process that has made it."""
     model, inputs = bert(6)
     return _timed(model, inputs)
 
 
-def loading(_: str) -> dict[str, float]:
+def loading() -> dict[str, float]:
     """The same in a process that reads weights before, which takes no interpreter."""
     model, inputs = bert(6)
     with tempfile.NamedTemporaryFile() as file:
@@ -97,7 +108,7 @@ def _timed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str
     return {"processor": time.process_time() - processor, "clock": time.perf_counter() - clock}
 
 
-def size(_: str) -> dict[str, int]:
+def size() -> dict[str, int]:
     """Bytes of what is published of MiniLM."""
     from compilefarm.benchmarks.cases import make_case
     from compilefarm.client import Farm
@@ -129,5 +140,5 @@ def size(_: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    modes: dict[str, Callable[[str], Any]] = {"verify": verify, "first": first, "loading": loading, "size": size}
-    print(json.dumps(modes[sys.argv[1]](sys.argv[2])))
+    modes: dict[str, Callable[..., Any]] = {"verify": verify, "first": first, "loading": loading, "size": size}
+    print(json.dumps(modes[sys.argv[1]](*sys.argv[2:])))

@@ -3,7 +3,8 @@
 Each figure is the median over fresh processes that take turns. Seconds are those of the processor of the process, so
 that other work on the machine counts for less; seconds by the clock stand beside them where something waits.
 
-- verification: comparing and building guards of models of transformers, beside tracing them.
+- verification: comparing and building guards of models of transformers, beside tracing them. Each model has a process
+  of its own, which has looked for its key before, as a pod has.
 - miss: a first result with packages in use and none stored, beside one without packages.
 - warm: a first result where imports began in a thread while weights are read, beside one without.
 - size: a package of MiniLM, beside the request of its graph.
@@ -24,6 +25,9 @@ from typing import Any
 from compilefarm.core.signatures import new_signing_key
 
 _ROUNDS = 5
+_GUARDS = 2000
+# Layers of each model with which it has fewer and more of them, at both ends of what is supported.
+_AROUND_2000_GUARDS = {"BERT": (6, 8), "Llama": (7, 11)}
 
 
 def main(names: Sequence[str]) -> None:
@@ -33,17 +37,41 @@ def main(names: Sequence[str]) -> None:
 
 
 def verification() -> None:
+    cases = [(name, layers) for name, sizes in _AROUND_2000_GUARDS.items() for layers in sizes]
     with tempfile.TemporaryDirectory() as folder:
-        traced = _run("verify", folder)
-        found = [_run("verify", folder) for _ in range(_ROUNDS)]
-    for name, first in traced.items():
-        runs = [each[name] for each in found]
-        guards, verified, built = (
-            statistics.median(run[what] for run in runs) for what in ("guards", "verify_seconds", "build_seconds")
+        places = {case: os.path.join(folder, "-".join(map(str, case))) for case in cases}
+        for place in places.values():
+            os.mkdir(place)
+        traced, *rounds = [
+            {case: _run("verify", places[case], case[0], str(case[1])) for case in cases} for _ in range(1 + _ROUNDS)
+        ]
+    for case in cases:
+        _tell_verified(case, traced[case], [each[case] for each in rounds])
+    for name, sizes in _AROUND_2000_GUARDS.items():
+        # By no proportion: what the classes of a model take, they take once, however many layers there are.
+        between = [_between(*(each[name, layers] for layers in sizes)) for each in rounds]
+        print(
+            f"verification of {name}: {1000 * statistics.median(between):.1f} ms (least {1000 * min(between):.1f}) for"
+            f" {_GUARDS:,} guards, on the line between both"
         )
-        share = verified / first["trace_seconds"]
-        print(f"verification of {name}: {1000 * verified:.1f} ms for {guards:.0f} guards, {share:.3f} of tracing them")
-        print(f"  {2e6 * verified / guards:.1f} ms for 2,000; torch builds them in {1000 * built:.1f} ms more")
+
+
+def _between(fewer: Mapping[str, float], more: Mapping[str, float]) -> float:
+    """Seconds in which so many guards are verified, by two processes of one round."""
+    assert fewer["guards"] <= _GUARDS <= more["guards"], "the models are too small, or too large"
+    share = (_GUARDS - fewer["guards"]) / (more["guards"] - fewer["guards"])
+    return fewer["verify_seconds"] + share * (more["verify_seconds"] - fewer["verify_seconds"])
+
+
+def _tell_verified(case: tuple[str, int], traced: Mapping[str, float], runs: Sequence[Mapping[str, float]]) -> None:
+    units = ("guards", "verify_seconds", "build_seconds", "key_seconds")
+    guards, verified, built, key = (statistics.median(run[what] for run in runs) for what in units)
+    least = min(run["verify_seconds"] for run in runs)
+    print(
+        f"{case[0]} of {case[1]} layers: {1000 * verified:.1f} ms (least {1000 * least:.1f}) for {guards:.0f} guards,"
+        f" {verified / traced['trace_seconds']:.3f} of tracing; {2e6 * verified / guards:.1f} for 2,000 by proportion"
+    )
+    print(f"  the key of packages takes {1000 * key:.1f} ms before; torch builds guards in {1000 * built:.1f} after")
 
 
 def miss() -> None:
@@ -63,7 +91,7 @@ def warm() -> None:
 
 
 def size() -> None:
-    found = _run("size", "")
+    found = _run("size")
     print(
         f"a package of MiniLM: {found['package_bytes'] / 1000:.1f} kB, of which {found['request_bytes'] / 1000:.1f} kB"
         f" are the request of its graph: {found['package_bytes'] / found['request_bytes']:.2f} times that"
@@ -71,7 +99,7 @@ def size() -> None:
 
 
 def _compare(what: str, mode: str, ways: Mapping[str, Mapping[str, str]], variables: Mapping[str, str]) -> None:
-    rounds = [{name: _run(mode, "", **variables, **own) for name, own in ways.items()} for _ in range(_ROUNDS)]
+    rounds = [{name: _run(mode, **variables, **own) for name, own in ways.items()} for _ in range(_ROUNDS)]
     first, second = ways
     for name in ways:
         seconds, clock = (statistics.median(each[name][unit] for each in rounds) for unit in ("processor", "clock"))
@@ -95,8 +123,8 @@ def _farm() -> Any:
             yield address
 
 
-def _run(mode: str, argument: str, **variables: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.bench.starting_process", mode, argument]
+def _run(mode: str, *arguments: str, **variables: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.bench.starting_process", mode, *arguments]
     # The models are the processor's. Whoever asks for GPUs first starts CUDA: 0.2 s with one of them, 1 s with four.
     given = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **variables}
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
