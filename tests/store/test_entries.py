@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored, StoreFull
 from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry
 from compilefarm.store.entries import FRESH_SECONDS, EntryStore
+from compilefarm.store.entry_collector import NOTHING_COMING
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import CACHES, caches_beside, open_caches
 from compilefarm.store.testing import MovedClock
@@ -27,11 +29,13 @@ async def store_at(location: Path | str, clock: MovedClock, *, kilobytes: int = 
     return await open_caches(str(location), size_limit_bytes=kilobytes * 1000, lifetime_seconds=DAY, now=clock)
 
 
-async def put(store: EntryStore, key: str, *, kilobytes: int = 10, namespace: str = "") -> None:
+async def put(
+    store: EntryStore, key: str, *, kilobytes: int = 10, namespace: str = "", coming: Mapping[str, int] = NOTHING_COMING
+) -> None:
     content = key[:1].encode() * (kilobytes * 1000)
     entry = describe(content, cache=FX_GRAPH, key=key)
     entry.namespace = namespace
-    await store.reserve({namespace: len(content)}, namespace=namespace)
+    await store.reserve({**coming, namespace: len(content)}, namespace=namespace)
     async with store.staging(entry.digest) as blob:
         await blob.write(content)
         await store.put(entry, blob)
@@ -158,6 +162,15 @@ async def test_what_one_namespace_has_on_its_way_leaves_others_their_room(tmp_pa
     # A whole limit more than that would be a store that has none.
     with pytest.raises(StoreFull):
         await store.reserve({"dev": 181_000, "prod": 20_000}, namespace="prod")
+
+
+async def test_what_one_namespace_has_written_counts_at_once(tmp_path: Path) -> None:
+    """While others send as much as there may be at all, nobody fills the room of a third."""
+    store, coming = await store_at(tmp_path, MovedClock()), {"dev": 95_000}
+    for number in range(12):
+        await put(store, f"{number}", namespace="prod", coming=coming)
+    assert store.usage().size_bytes <= 50_000
+    await store.reserve({**coming, "modest": 10_000}, namespace="modest")
 
 
 async def test_writing_an_entry_anew_takes_no_further_room(tmp_path: Path) -> None:

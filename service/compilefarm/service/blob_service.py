@@ -13,6 +13,7 @@ from compilefarm.service.grpc_types import Context
 from compilefarm.service.uploads import Uploads
 from compilefarm.service.wanted import WantedBlobs
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.completing import entered
 from compilefarm.store.files import pieces_of
 from compilefarm.v1 import blob_service_pb2 as wire
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceServicer
@@ -62,7 +63,7 @@ class BlobService(BlobServiceServicer):
 
     async def Read(self, request: wire.ReadRequest, _context: Context) -> AsyncIterator[wire.ReadResponse]:
         digest, offset_bytes = check_digest(request.digest), request.offset_bytes
-        async with self._reads.acquired(current_caller().account), self._store.reading(digest) as content:
+        async with self._reads.acquired(current_caller().account), entered(self._store.reading(digest)) as content:
             if not 0 <= offset_bytes <= content.size_bytes:
                 raise OutOfRange(f"blob {digest} has {content.size_bytes} bytes, so none begin at {offset_bytes}")
             async for chunk in pieces_of(content, offset_bytes=offset_bytes):

@@ -58,6 +58,7 @@ class EntryBatches:
             limit_bytes=_KEPT_BYTES,
             size_of=lambda batch: _EMPTY_BYTES + len(batch.answer),
             kept_seconds=_KEPT_SECONDS,
+            is_for_places=True,
         )
 
     async def find(self, name: EntryName, *, ahead_bytes: int, reader: str) -> EntryBatch | None:

@@ -29,6 +29,7 @@ class Cache(Generic[K, V]):
         size_of: the size of one thing, in bytes.
         kept_seconds: how long a thing is kept.
         now: seconds since 1970.
+        is_for_places: whether whoever asks holds a place for it, and so stays until it was loaded (see `completed`).
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Cache(Generic[K, V]):
         size_of: Callable[[V], int],
         kept_seconds: float = math.inf,
         now: Now = time.time,
+        is_for_places: bool = False,
     ) -> None:
+        self._is_for_places = is_for_places
         self._limit_bytes = limit_bytes
         self._size_of = size_of
         self._kept_seconds = kept_seconds
@@ -54,9 +57,8 @@ class Cache(Generic[K, V]):
         if key in self._kept:
             self._remove(key)
         # Whoever goes away takes nothing from those who wait for the same.
-        if (loading := self._loading.get(key)) is not None:
-            return await asyncio.shield(loading)
-        return await completed(self._begin(key, load))
+        loading = self._loading.get(key) or self._begin(key, load)
+        return await (completed(loading) if self._is_for_places else asyncio.shield(loading))
 
     def find(self, key: K) -> V | None:
         """Returns what is kept under a key and need not be loaded; None if nothing is."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,6 +19,7 @@ from compilefarm.core.cache_entries import MOST_LISTED, is_named_by_content, is_
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
 from compilefarm.store.cache import Cache
 from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry, check_entry_file, read_written
+from compilefarm.store.completing import completed
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector, written_sizes
 from compilefarm.store.entry_records import (
@@ -43,8 +43,6 @@ from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 
 # Entries whose lifetime is over are looked for that often.
 SWEEP_SECONDS = 3600.0
-# When no room could be made, it is tried again after this time.
-_RETRY_SECONDS = 1.0
 # Entries that are compared with their digest at a time: a gigabyte takes a thread for seconds.
 _CHECKED_AT_ONCE = 3
 # Writers of one name at a time: a later one may come between each step of an earlier one.
@@ -102,10 +100,10 @@ class EntryStore:
             size_of=lambda checked: _DESCRIPTION_BYTES + checked.size_bytes,
             kept_seconds=FRESH_SECONDS,
             now=uses.now,
+            is_for_places=True,
         )
         self._collecting = asyncio.Lock()
         self._swept_seconds = 0.0
-        self._failed_seconds = -math.inf
         # What each namespace had when room was made last, as paths write these.
         self._sizes: Counter[str | None] = Counter()
         self._evicted = 0
@@ -351,7 +349,7 @@ class EntryStore:
         checked = self._checked.find(identity)
         if checked is None:
             async with self._checking:
-                checked = await asyncio.to_thread(check_entry_file, file)
+                checked = await completed(asyncio.ensure_future(asyncio.to_thread(check_entry_file, file)))
             self._checked.add(identity, checked)
         return checked
 
@@ -389,10 +387,8 @@ class EntryStore:
         return self._backend.size_bytes + further_bytes > self._size_limit_bytes
 
     def _wants_room(self, size_bytes: int) -> bool:
-        now_seconds = self._uses.now()
-        if self._is_above(size_bytes):
-            return not is_within(_RETRY_SECONDS, since_seconds=self._failed_seconds, now_seconds=now_seconds)
-        return not is_within(SWEEP_SECONDS, since_seconds=self._swept_seconds, now_seconds=now_seconds)
+        is_swept = is_within(SWEEP_SECONDS, since_seconds=self._swept_seconds, now_seconds=self._uses.now())
+        return self._is_above(size_bytes) or not is_swept
 
     def _has_more_than_share(self, namespace: str, *, coming: Mapping[str, int]) -> bool:
         sizes = self._sizes.copy()
@@ -411,8 +407,6 @@ class EntryStore:
             collected = await self._collector.collect(limit_bytes=limit_bytes, coming=coming)
             self._swept_seconds = self._uses.now()
             self._sizes = collected.sizes
-            if self._is_above(size_bytes):
-                self._failed_seconds = self._uses.now()
             self._note(collected)
 
     def _note(self, collected: CollectedEntries) -> None:

@@ -1,7 +1,7 @@
 """Files that several callers read at a time: each is fetched and checked once for concurrent readers.
 
 A reader that goes away stops nobody else's read, and one that comes and goes again and again causes no new one: a fetch
-that has begun is completed, later readers share it, and who had it begin stays until then (see `completed`).
+that has begun is completed, and later readers share it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from compilefarm.store.completing import completed
 from compilefarm.store.files import InFile
 from compilefarm.store.uses import Now
 
@@ -59,11 +58,10 @@ class SharedFiles:
     @asynccontextmanager
     async def reading(self, name: str) -> AsyncIterator[InFile]:
         """Opens a file for as long as the context lasts. Errors of opening are raised."""
-        found = self._find(name)
-        shared = found or self._begin(name)
+        shared = self._find(name) or self._begin(name)
         shared.readers += 1
         try:
-            yield await (completed(shared.opening) if found is None else asyncio.shield(shared.opening))
+            yield await asyncio.shield(shared.opening)
         finally:
             shared.readers -= 1
             self._leave(name, shared)

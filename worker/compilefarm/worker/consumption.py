@@ -96,11 +96,17 @@ def disk_bytes(folder: Path, pids: Collection[int]) -> int:
 
 
 def find_hidden(pids: Collection[int]) -> set[int]:
-    """Those of some processes of which the kernel shows nothing of what they have: whose first thread has ended before
-    others, as it has for a moment with each that ends; and those that run a program which their user may not read,
-    unless this is the administrator (proc(5), ptrace(2)).
+    """Those of some processes of which the kernel shows nothing of what they have: they run a program which their user
+    may not read, and this is not the administrator (proc(5), ptrace(2)).
     """
-    return {pid for pid in pids if _is_hidden(Path("/proc", str(pid)))}
+    return {pid for pid in pids if _is_hidden(pid)}
+
+
+def numbers_that_show(pids: Collection[int]) -> set[int]:
+    """The numbers by which what some processes have is seen: of one whose first thread has ended before others that of
+    another thread. Files in /proc are those of a thread, and show nothing of one that has ended.
+    """
+    return {_number_that_shows(pid) for pid in pids}
 
 
 def task_count(pids: Collection[int]) -> int:
@@ -134,18 +140,34 @@ def _first_of(path: Path, name: str) -> int:
     return next(iter(_numbers(path, (name,)) or ()), 0)
 
 
-def _is_hidden(folder: Path) -> bool:
-    fields = {field[0]: field[1] for field in _fields(folder / "status") or () if len(field) > 1}
-    if fields.get("State:") == "Z":
-        return int(fields.get("Threads:", 0)) > 1
+def _is_hidden(pid: int) -> bool:
     try:
-        os.scandir(folder / "fd").close()
+        # First: one that is about to end has no program any more, and its folders are closed to all but root.
+        os.readlink(f"/proc/{pid}/exe")
+        os.scandir(f"/proc/{pid}/fd").close()
     except PermissionError:
         return True
     except (FileNotFoundError, ProcessLookupError):
-        # It has ended.
+        # It has ended, or is about to.
         return False
     return False
+
+
+def _number_that_shows(pid: int) -> int:
+    folder = Path("/proc", str(pid))
+    if not _has_ended(folder):
+        return pid
+    try:
+        threads = [int(thread) for thread in os.listdir(folder / "task")]
+    except (FileNotFoundError, ProcessLookupError):
+        return pid
+    return next((thread for thread in threads if not _has_ended(folder / "task" / str(thread))), pid)
+
+
+def _has_ended(folder: Path) -> bool:
+    """Whether a thread has ended, and others or its parent keep it (proc(5))."""
+    states = (field[1] for field in _fields(folder / "status") or () if len(field) > 1 and field[0] == "State:")
+    return next(states, "") in ("Z", "X")
 
 
 def _numbers(path: Path, names: Collection[str]) -> list[int] | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from compilefarm.core.contents import Content
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTask
@@ -16,6 +19,7 @@ from compilefarm.worker.consumption import (
     file_count,
     find_hidden,
     memory_bytes,
+    numbers_that_show,
     resident_bytes,
     task_count,
 )
@@ -27,13 +31,17 @@ from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # What a message counts at least. Each costs the farm some work, and some are kept.
 _MESSAGE_BYTES = 16 * 1024
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
-# A process that hides what it has is seen so often at most, one look after the other.
+# In so many looks, one after the other, some process of a child hides what it has.
 _HIDDEN_LOOKS = 5
+# How long a look may take by the clock. Processes can keep locks for which it waits (what reads /proc/PID/map_files
+# waits for whoever maps memory), and take memory meanwhile. For an honest child of 192 processes it takes 4 s.
+_LOOK_SECONDS = 10.0
 # A process that left the group of its child is not waited for any longer.
 _LINGER_SECONDS = 5.0
 # What is printed by a process that ends itself because it has no memory left: libstdc++, LLVM.
@@ -114,10 +122,12 @@ class ChildProcess:
         self._is_watched = asyncio.Event()
         # Why it was ended, if it took more than it may.
         self._excess: ChildDied | None = None
-        # In how many looks, one after the other, a process has hidden what it has, by its number.
-        self._hidden: dict[int, int] = {}
+        # In how many looks, one after the other, a process has hidden what it has: it may be another one each time.
+        self._hidden_looks = 0
         # Those that did before there was a task: of bubblewrap.
         self._hidden_at_first: set[int] = set()
+        # Of its own, since a child may have looks wait, and nobody else.
+        self._looks = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"look at child {self.pid}")
 
     @classmethod
     async def start(cls, settings: ChildSettings) -> ChildProcess:
@@ -228,6 +238,8 @@ class ChildProcess:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
         self._forked.kill()
+        # One that waits for a lock of the child goes on now.
+        self._looks.shutdown(wait=False)
         # The last of what it started has ended when nobody can print any more.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
@@ -268,32 +280,34 @@ class ChildProcess:
     async def _watch(self) -> None:
         """Kills the child when it exceeds a limit."""
         try:
-            at_first = await asyncio.to_thread(self._look_at_first)
+            at_first = await self._look(self._look_at_first)
             self._is_watched.set()
             while self._excess is None:
                 await asyncio.sleep(self._settings.sample_seconds)
-                self._excess = await asyncio.to_thread(self._find_excess, at_first)
+                self._excess = await self._look(partial(self._find_excess, at_first))
+        except TimeoutError:
+            self._excess = ChildDied(f"what it takes cannot be seen: a look takes more than {_LOOK_SECONDS:g} s")
         except Exception as error:  # noqa: BLE001 - a child that nobody watches goes no further
             self._excess = ChildDied(f"what it takes cannot be seen: {error!r}")
         finally:
             self._is_watched.set()
         self._forked.kill()
 
+    async def _look(self, look: Callable[[], T]) -> T:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            return await asyncio.get_running_loop().run_in_executor(self._looks, look)
+
     def _look_at_first(self) -> int:
         pids = self._forked.pids()
         self._hidden_at_first = find_hidden(pids)
-        return resident_bytes(pids)
+        return resident_bytes(numbers_that_show(pids))
 
     def _find_excess(self, memory_at_first: int) -> ChildDied | None:
         settings, pids = self._settings, self._forked.pids()
-        # One that ends is so for a moment, and longer while much memory is given back.
-        hidden = find_hidden(pids - self._hidden_at_first)
-        self._hidden = {pid: self._hidden.get(pid, 0) + 1 for pid in hidden}
-        if max(self._hidden.values(), default=0) >= _HIDDEN_LOOKS:
-            return ChildDied(
-                "one of its processes hides what it has: its first thread ended before others, or nobody may read its "
-                "program"
-            )
+        self._hidden_looks = self._hidden_looks + 1 if find_hidden(pids - self._hidden_at_first) else 0
+        if self._hidden_looks >= _HIDDEN_LOOKS:
+            return ChildDied("one of its processes hides what it has: nobody may read its program")
+        pids = numbers_that_show(pids)
         # Both first, since they decide how long the rest takes.
         if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
             return ChildDied(f"it became more than {settings.most_tasks} processes and threads")

@@ -569,8 +569,21 @@ def _bury(pipe: BinaryIO) -> None:
     _compile(pipe)
 
 
-def _end_the_first_thread(_: BinaryIO) -> None:
-    threading.Thread(target=signal.pause).start()
+def _hide_behind_a_thread(pipe: BinaryIO) -> None:
+    """Processes that go on without their first thread, each in the place of the one before, hold files in memory."""
+    if os.fork() == 0:
+        _go_on_without_the_first_thread([_file_in_memory() for _ in range(_TAKEN_BYTES // _LARGE_BYTES)])
+    _hang(pipe)
+
+
+def _go_on_without_the_first_thread(held: object) -> None:
+    def go_on() -> None:
+        time.sleep(0.5)
+        if os.fork() == 0:
+            _go_on_without_the_first_thread(held)
+        os._exit(0)
+
+    threading.Thread(target=go_on).start()
     # exit(2), of one thread.
     ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 
@@ -578,7 +591,13 @@ def _end_the_first_thread(_: BinaryIO) -> None:
 def _run_what_may_not_be_read(_: BinaryIO) -> None:
     path = shutil.copy(str(shutil.which("sleep")), Path.cwd())
     os.chmod(path, 0o100)
-    subprocess.run([path, "600"], check=False)
+    # Always one, and never one for long.
+    running = subprocess.Popen([path, "0.5"])
+    while True:
+        time.sleep(0.25)
+        latest = subprocess.Popen([path, "0.5"])
+        running.wait()
+        running = latest
 
 
 def _close_its_folder(pipe: BinaryIO) -> None:
@@ -672,7 +691,7 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "bury": _bury,
     "leave-behind": _leave_behind,
     "close-its-folder": _close_its_folder,
-    "end-the-first-thread": _end_the_first_thread,
+    "hide-behind-a-thread": _hide_behind_a_thread,
     "run-what-may-not-be-read": _run_what_may_not_be_read,
     "make-folders": _make_folders,
     "open-many-files": _open_many_files,
