@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from unittest import mock
 
@@ -116,3 +117,52 @@ def test_masked_loads_end_with_their_loop(dtype: torch.dtype) -> None:
     loads = [line for line in program.splitlines() if ".template loadu<" in line]
     assert len(loads) == 2
     assert "static_cast<int64_t>(4L))" in loads[1]
+
+
+def _padded(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(table[rows], (3, 5))
+
+
+def _joined(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    found = table[rows]
+    return torch.cat([found, found.neg()], 1)
+
+
+def _padded_rows(table: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(table[:, columns], (0, 0, 1, 1))
+
+
+@pytest.mark.parametrize("columns", [5, 67])
+@pytest.mark.parametrize("model", [_padded, _joined])
+def test_a_row_that_is_looked_up_under_a_mask(
+    model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], columns: int
+) -> None:
+    behind = torch.arange(1000.0 * columns).reshape(1000, columns)
+    table = behind[:2]
+    program = compiled(trace(model, torch.ones(2, columns), torch.tensor([1, 0, 1])).encode())
+    for right in ([0, 1, 1], [0, -1, -2]):
+        assert torch.equal(program(table, torch.tensor(right))[0], model(table, torch.tensor(right)))
+    for row in (2, 500, -3):
+        with pytest.raises(RuntimeError, match="index out of bounds"):
+            program(table, torch.tensor([0, 1, row]))
+
+
+def test_columns_that_are_looked_up_under_a_mask_of_rows() -> None:
+    table, columns = torch.randn(3, 4), torch.arange(40) % 4
+    program = compiled(trace(_padded_rows, table, columns).encode())
+    assert torch.equal(program(table, columns)[0], _padded_rows(table, columns))
+    for column in (4, -5):
+        columns[39] = column
+        with pytest.raises(RuntimeError, match="index out of bounds"):
+            program(table, columns)
+
+
+@pytest.mark.parametrize("model", [_padded, _joined, _padded_rows])
+def test_no_assertion_is_taken_back_by_a_mask_of_type_bool(
+    model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    program = _program(trace(model, torch.ones(2, 64), torch.tensor([1, 0] * 20)).encode())
+    checks = re.findall(r"TORCH_CHECK\((.+), \"index out of bounds", program)
+    assert checks
+    for check in checks:
+        assert "| ~(" not in check or check.endswith(".all_masked()") or "| ~(-static_cast<int>(" in check
