@@ -16,6 +16,7 @@ from compilefarm.graph.testing import trace
 from compilefarm.torch_internals.cpp_builds import stand_in_for_trials
 from compilefarm.worker.source_check import check_source
 from tests.worker.inductor import compiled
+from tests.worker.verifying import encoded_of
 
 _FAR = 10**8
 
@@ -166,3 +167,30 @@ def test_no_assertion_is_taken_back_by_a_mask_of_type_bool(
     assert checks
     for check in checks:
         assert "| ~(" not in check or check.endswith(".all_masked()") or "| ~(-static_cast<int>(" in check
+
+
+_VIEWED = [0, 1, 200, 255]
+
+
+def _written_by_bytes(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    table.index_put_((x.view(torch.bool).to(torch.int64),), torch.full((4,), -7, dtype=torch.int16))
+    return table + 1
+
+
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="torch 2.11 compiles no views of bytes as booleans")
+def test_bytes_that_are_viewed_as_booleans() -> None:
+    behind = torch.arange(1000, dtype=torch.int16)
+    job = trace(_written_by_bytes, torch.ones(2, dtype=torch.int16), torch.tensor([0, 1, 1, 0], dtype=torch.uint8))
+    compiled(job.encode())(behind[:2], torch.tensor(_VIEWED, dtype=torch.uint8))
+    assert behind.tolist() == [-7, -7, *range(2, 1000)]
+
+
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="torch 2.11 compiles no views of bytes as booleans")
+@pytest.mark.parametrize("options", [{}, {"cpp.simdlen": 1}])
+def test_no_program_has_bits_of_bytes_for_booleans(options: dict[str, int]) -> None:
+    def viewed(x: torch.Tensor) -> torch.Tensor:
+        return (x * 3).view(torch.bool).to(torch.int64)
+
+    program = _program(encoded_of(viewed, torch.ones(256, dtype=torch.uint8), options=options))
+    assert "c10::bit_cast<bool>" not in program
+    assert "c10::bit_cast<uint8_t>" in program

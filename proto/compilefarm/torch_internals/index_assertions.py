@@ -21,6 +21,7 @@ import sympy
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from compilefarm.torch_internals.block_mask_assertions import keeping_block_masks_in_bounds
+from compilefarm.torch_internals.boolean_views import keeping_booleans_binary
 from compilefarm.torch_internals.masked_assertions import keeping_masked_assertions
 from compilefarm.torch_internals.masked_loads import keeping_masked_loads_short
 
@@ -64,6 +65,7 @@ def keeping_index_assertions() -> Iterator[None]:
         mock.patch.object(propagation.IndexPropagation, "indirect_indexing", fold_proven),
         mock.patch.object(common.CSEProxy, "indirect_indexing", generate_asserted),
         keeping_block_masks_in_bounds(),
+        keeping_booleans_binary(),
         keeping_masked_assertions(),
         keeping_masked_loads_short(),
     ):
