@@ -109,7 +109,7 @@ def test_a_pass_of_the_users_own_is_not_shared() -> None:
     """torch leaves it out of its keys; with 2.15, too, a pod without it got what another made with it."""
     keys = CacheKeys()
     with setting(functorch_config, "joint_custom_pass", lambda graph, inputs: graph):
-        with pytest.raises(Unshared, match="joint_custom_pass is a function of this process"):
+        with pytest.raises(Unshared, match="joint_custom_pass of functorch's configuration is a function"):
             keys.asked("AOT_AUTOGRAD", "a graph")
         # The graph that it leaves is what Inductor has its key of.
         keys.asked("FX_GRAPH", "a graph")

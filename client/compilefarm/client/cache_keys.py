@@ -136,7 +136,7 @@ def _require_own_compiler(name: str) -> None:
     from compilefarm.torch_internals.settings import FUNCTORCH
 
     if name == _OF_DYNAMO and getattr(FUNCTORCH, _OWN_CHANGE) is not None:
-        raise Unshared(_REPLACED, f"torch._functorch.config.{_OWN_CHANGE} is a function of this process")
+        raise Unshared(_REPLACED, f"{_OWN_CHANGE} of functorch's configuration is a function of this process")
     replacement = find_registered_replacement()
     if replacement is not None:
         raise Unshared(_REPLACED, f"this process has something of its own in the place of {replacement}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 from compilefarm.store.steps import in_steps
@@ -107,11 +107,11 @@ class CountingBackend(WrappingBackend):
         return area is not None and area.size_of(path) is not None
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        return await self._counting(super().create(path, content=content), path, size_bytes=len(content))
+        return await self._counting(partial(super().create, path, content=content), path, size_bytes=len(content))
 
     async def create_from(self, path: str, *, file: Path) -> bool:
         size_bytes = (await asyncio.to_thread(file.stat)).st_size
-        return await self._counting(super().create_from(path, file=file), path, size_bytes=size_bytes)
+        return await self._counting(partial(super().create_from, path, file=file), path, size_bytes=size_bytes)
 
     async def move(self, path: str, *, target: str) -> bool:
         moved = await super().move(path, target=target)
@@ -126,9 +126,9 @@ class CountingBackend(WrappingBackend):
         await super().delete(path)
         self._forget(path)
 
-    async def _counting(self, creation: Coroutine[Any, Any, bool], path: str, *, size_bytes: int) -> bool:
+    async def _counting(self, create: Callable[[], Awaitable[bool]], path: str, *, size_bytes: int) -> bool:
         async def count() -> bool:
-            created = await creation
+            created = await create()
             area = self._area_of(path)
             if created and area is not None:
                 area.add(path, size_bytes=size_bytes)
