@@ -54,6 +54,14 @@ def test_operators_of_an_installed_library_are_known_by_its_version() -> None:
     assert OwnOperators().digest() == before
 
 
+def test_kernels_that_torch_has_wrapped_are_of_who_wrote_them() -> None:
+    """A pod that has imported torchao would read sources of it for a second, at its first lookup."""
+    program = "import torchao.quantization; from compilefarm.graph.own_operators import OwnOperators as Own"
+    command = [sys.executable, "-W", "ignore", LEAN, "-c", f"{program}; print(repr(Own().digest()))"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert ran.stdout.splitlines()[-1] == "''"
+
+
 def test_a_gradient_that_is_registered_later_is_seen() -> None:
     operators = OwnOperators()
     made = torch.library.custom_op("registered_late::f", halved, mutates_args=())

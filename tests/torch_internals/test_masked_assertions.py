@@ -21,6 +21,7 @@ def test_masks_of_type_bool_take_assertions_back() -> None:
     common = importlib.import_module("torch._inductor.codegen.common").Kernel
     assert 'cond = f"({cond}) | ~({mask})"' in inspect.getsource(common.indirect_assert)
     assert list(inspect.signature(kernel._get_mask_type).parameters) == ["self", "dtype"]
+    assert list(inspect.signature(kernel._get_mask_cast).parameters) == ["self", "mask", "dtype"]
     assert callable(CPP.cexpr_index)
     with keeping_masked_assertions():
         assert kernel.indirect_assert is not check

@@ -7,9 +7,9 @@ is part of the compiled graph.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -74,10 +74,29 @@ def _own_among(registered: Set[str]) -> frozenset[str]:
 
 def _is_own(name: str) -> bool:
     files = [kernel.file for kernel in kernels_run_by_traces(name) if kernel.is_python]
-    files += [function.__code__.co_filename for function in _functions_of(name) if isinstance(function, FunctionType)]
+    files += [file for function in _functions_of(name) for file in _files_of(function, set())]
     # What torch's decorators register seems to come from torch.
     found = [Path(file).resolve() for file in files if not file.startswith(_FILES_OF_TORCH)]
     return not (found and all(map(is_installed, found)))
+
+
+def _files_of(function: object, seen: set[int]) -> Iterator[str]:
+    """The file of a function; and of those that it holds, where torch has wrapped it into one of its own."""
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return
+    seen.add(id(function))
+    yield function.__code__.co_filename
+    if function.__code__.co_filename.startswith(_FILES_OF_TORCH):
+        for cell in function.__closure__ or ():
+            yield from _files_of(_content_of(cell), seen)
+
+
+def _content_of(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        # It is empty.
+        return None
 
 
 def _functions_of(name: str) -> list[Callable[..., Any]]:

@@ -30,7 +30,8 @@ def keeping_masked_assertions() -> Iterator[None]:
         elif mask is not None and not var.is_vec:
             if self.tail_size is not None:
                 kind, count = self._get_mask_type(torch.float), cpp.cexpr_index(self.tail_size)
-                mask = f"{kind}::set({kind}::from(0), {mask}, {count})"
+                # It may be one of other elements, as of indices, of which a vector holds fewer.
+                mask = f"{kind}::set({kind}::from(0), {self._get_mask_cast(mask, torch.float)}, {count})"
             # As a number of which every bit is the mask's.
             mask = f"-static_cast<int>(!({mask}).all_zero())"
         line: str = check(self, var, lower, upper, mask)
