@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -104,8 +103,6 @@ class EntryStore:
         )
         self._collecting = asyncio.Lock()
         self._swept_seconds = 0.0
-        # What each namespace had when room was made last, as paths write these.
-        self._sizes: Counter[str | None] = Counter()
         self._evicted = 0
         self._damaged = 0
         self.packages = PackageStore(backend, uses=uses, reserve=self.reserve)
@@ -391,7 +388,7 @@ class EntryStore:
         return self._is_above(size_bytes) or not is_swept
 
     def _has_more_than_share(self, namespace: str, *, coming: Mapping[str, int]) -> bool:
-        sizes = self._sizes.copy()
+        sizes = self._collector.sizes.copy()
         sizes.update(written_sizes(coming))
         return sizes[written_namespace(namespace)] > share_of(sizes, limit_bytes=self._size_limit_bytes)
 
@@ -406,7 +403,6 @@ class EntryStore:
                 limit_bytes = KEPT_SHARE * (limit_bytes - size_bytes) + size_bytes
             collected = await self._collector.collect(limit_bytes=limit_bytes, coming=coming)
             self._swept_seconds = self._uses.now()
-            self._sizes = collected.sizes
             self._note(collected)
 
     def _note(self, collected: CollectedEntries) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 
 from compilefarm.store.backend import StoredObject
 from compilefarm.store.counting import CountingBackend
@@ -29,17 +29,18 @@ class CollectedEntries:
         entries: how many entries.
         freed_bytes: their size.
         size_bytes: the size of what is left.
-        sizes: that of each namespace, as paths write it.
     """
 
     entries: int = 0
     freed_bytes: int = 0
     size_bytes: int = 0
-    sizes: Counter[str | None] = field(default_factory=Counter)
 
 
 class EntryCollector:
     """Collects garbage among cache entries. One collection at a time.
+
+    Attributes:
+        sizes: what each namespace has after a collection, by how paths write it.
 
     Args:
         backend: where they lie; it counts ENTRIES.
@@ -51,6 +52,7 @@ class EntryCollector:
         self._backend = backend
         self._uses = uses
         self._lifetime_seconds = lifetime_seconds
+        self.sizes: Counter[str | None] = Counter()
 
     async def collect(
         self, *, limit_bytes: float, coming: Mapping[str, int] = NOTHING_COMING, dry_run: bool = False
@@ -75,7 +77,9 @@ class EntryCollector:
                 await self._backend.delete(stored.path)
             if told:
                 await self._remove_notes(told, kept=await asyncio.to_thread(_notes_of_rest, entries, going))
-        return await asyncio.to_thread(_sum_up, entries.values(), going)
+        left, freed = await asyncio.to_thread(_sum_up, entries.values(), going)
+        self.sizes = left
+        return CollectedEntries(entries=len(going), freed_bytes=freed.total(), size_bytes=left.total())
 
     def _choose(
         self,
@@ -111,11 +115,13 @@ def _notes_of_rest(entries: Iterable[str], going: Iterable[StoredObject]) -> Set
     return {use_path(path) for path in entries if path not in gone}
 
 
-def _sum_up(entries: Iterable[StoredObject], going: Sequence[StoredObject]) -> CollectedEntries:
-    sizes = _sizes_of(entries)
-    freed = _sizes_of(going)
-    sizes.subtract(freed)
-    return CollectedEntries(entries=len(going), freed_bytes=freed.total(), size_bytes=sizes.total(), sizes=sizes)
+def _sum_up(
+    entries: Iterable[StoredObject], going: Iterable[StoredObject]
+) -> tuple[Counter[str | None], Counter[str | None]]:
+    """The sizes of what is left, and of what goes."""
+    left, freed = _sizes_of(entries), _sizes_of(going)
+    left.subtract(freed)
+    return left, freed
 
 
 def _sizes_of(entries: Iterable[StoredObject]) -> Counter[str | None]:
