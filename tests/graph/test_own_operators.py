@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
 from compilefarm.graph.operators import NAMESPACES_OF_TORCH
-from compilefarm.graph.own_operators import FURTHER_OF_TORCH, OwnOperators
+from compilefarm.graph.own_operators import FURTHER_OF_TORCH
 from tests.lean import LEAN
 
 # Parts of torch that register operators in Python when they are imported, and a compile, which imports others.
@@ -26,6 +27,19 @@ from compilefarm.graph.own_operators import OwnOperators
 from compilefarm.torch_internals.registrations import implementations_from_python
 namespaces = {entry.partition("/")[0] for entry in implementations_from_python()}
 print(json.dumps([OwnOperators().digest(), sorted(namespaces)]))
+"""
+OF_A_LIBRARY = (
+    "import LIBRARY; from compilefarm.graph.own_operators import OwnOperators; print([OwnOperators().digest()])"
+)
+LATE = """
+import json, torch
+from compilefarm.graph.own_operators import OwnOperators
+from tests.graph.test_own_operators import backward, halved
+operators = OwnOperators()
+made = torch.library.custom_op("registered_late::f", halved, mutates_args=())
+before = operators.digest()
+made.register_autograd(backward)
+print(json.dumps([before, operators.digest()]))
 """
 # As in a notebook.
 WITHOUT_SOURCE = """
@@ -48,26 +62,27 @@ def test_what_torch_registers_is_torchs() -> None:
     assert set(namespaces) <= NAMESPACES_OF_TORCH | FURTHER_OF_TORCH
 
 
+def told(program: str) -> str:
+    """The last line that a program prints, in a process of its own: other tests register operators as well."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-W", "ignore", LEAN, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=environment)
+    return ran.stdout.splitlines()[-1]
+
+
 def test_operators_of_an_installed_library_are_known_by_its_version() -> None:
-    before = OwnOperators().digest()
-    importlib.import_module("torchvision")
-    assert OwnOperators().digest() == before
+    assert told(OF_A_LIBRARY.replace("LIBRARY", "torchvision")) == "['']"
 
 
 def test_kernels_that_torch_has_wrapped_are_of_who_wrote_them() -> None:
     """A pod that has imported torchao would read sources of it for a second, at its first lookup."""
-    program = "import torchao.quantization; from compilefarm.graph.own_operators import OwnOperators as Own"
-    command = [sys.executable, "-W", "ignore", LEAN, "-c", f"{program}; print(repr(Own().digest()))"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    assert ran.stdout.splitlines()[-1] == "''"
+    assert told(OF_A_LIBRARY.replace("LIBRARY", "torchao.quantization")) == "['']"
 
 
 def test_a_gradient_that_is_registered_later_is_seen() -> None:
-    operators = OwnOperators()
-    made = torch.library.custom_op("registered_late::f", halved, mutates_args=())
-    first = operators.digest()
-    made.register_autograd(backward)
-    assert operators.digest() not in {first, ""}
+    before, after = json.loads(told(LATE))
+    assert before
+    assert after not in (before, "")
 
 
 def test_an_operator_without_a_source_is_none_that_can_be_told_apart() -> None:
