@@ -6,18 +6,15 @@ is part of the compiled graph.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
-import torch
-
 from compilefarm.core.digests import digest_of
 from compilefarm.core.sources import is_installed
 from compilefarm.graph.operators import NAMESPACES_OF_TORCH, describe_operators
-from compilefarm.graph.registrations import kernels_run_by_traces
+from compilefarm.graph.registrations import FILES_OF_TORCH, kernels_run_by_traces
 from compilefarm.torch_internals import registrations
 from compilefarm.torch_internals.operators import registered_names
 
@@ -29,7 +26,6 @@ FURTHER_OF_TORCH = frozenset(
         "rngprims", "streams", "symm_mem",
     }
 )  # fmt: skip
-_FILES_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
 
 
 class OwnOperators:
@@ -76,7 +72,7 @@ def _is_own(name: str) -> bool:
     files = [kernel.file for kernel in kernels_run_by_traces(name) if kernel.is_python]
     files += [file for function in _functions_of(name) for file in _files_of(function, set())]
     # What torch's decorators register seems to come from torch.
-    found = [Path(file).resolve() for file in files if not file.startswith(_FILES_OF_TORCH)]
+    found = [Path(file).resolve() for file in files if not file.startswith(FILES_OF_TORCH)]
     return not (found and all(map(is_installed, found)))
 
 
@@ -86,7 +82,7 @@ def _files_of(function: object, seen: set[int]) -> Iterator[str]:
         return
     seen.add(id(function))
     yield function.__code__.co_filename
-    if function.__code__.co_filename.startswith(_FILES_OF_TORCH):
+    if function.__code__.co_filename.startswith(FILES_OF_TORCH):
         for cell in function.__closure__ or ():
             yield from _files_of(_content_of(cell), seen)
 

@@ -21,8 +21,9 @@ _SCHEMA = re.compile(r"^debug: registered at (?P<file>.+):\d+$", re.MULTILINE)
 _LIBRARY_KINDS = frozenset({"DEF", "FRAGMENT", "IMPL"})
 # Kernels under these keys are run where the artifact runs, and decide nothing of how it is compiled.
 _OF_DEVICES = frozenset({"CPU", "CUDA", "HPU", "MPS", "MTIA", "PrivateUse1", "QuantizedCPU", "QuantizedCUDA", "XPU"})
-# With `torch.library.impl` and the like a kernel seems to come from here.
-_FILES_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
+# With the separator: files of torchvision lie beside it. With `torch.library.impl` and the like a kernel seems to come
+# from here.
+FILES_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ def _files(overload: Any) -> Iterator[Path]:
     fake = registrations.fake_implementation(overload.name())
     named += [fake[1].rpartition(":")[0]] if fake is not None else []
     for file in named:
-        if file.endswith(".py") and not file.startswith(_FILES_OF_TORCH):
+        if file.endswith(".py") and not file.startswith(FILES_OF_TORCH):
             yield Path(file).resolve()
 
 

@@ -21,16 +21,14 @@ import typing_extensions
 from compilefarm.graph.collectives import is_collective
 from compilefarm.graph.extensions import find_foreign_kernel, look_at_loaded_files
 from compilefarm.graph.operators import is_of_torch
-from compilefarm.graph.registrations import has_unused_kernel, registering_files
+from compilefarm.graph.registrations import FILES_OF_TORCH, has_unused_kernel, registering_files
 from compilefarm.torch_internals import registrations
 from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_patterns, inductor_tables
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.registrations import implementations_from_python, meta_implementations_of_torch
 
-# With the separator: files of torchvision lie beside it.
-_TORCH = str(Path(torch.__file__).parent) + os.sep
 # From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
-_REGISTRAR = str(Path(_TORCH) / "library.py")
+_REGISTRAR = str(Path(FILES_OF_TORCH) / "library.py")
 # What workers check beside torch, as torch would have to (weight_only_products.py, checked_kernels.py).
 _CHECKS = str(Path(registrations.__file__).parent) + os.sep
 # Torch decorates functions with what lies here.
@@ -146,7 +144,7 @@ def _is_replaced(operator: str, *, key: str) -> bool:
 
 
 def _is_foreign(file: str) -> bool:
-    return file.endswith(".py") and (not file.startswith((_TORCH, _CHECKS)) or file == _REGISTRAR)
+    return file.endswith(".py") and (not file.startswith((FILES_OF_TORCH, _CHECKS)) or file == _REGISTRAR)
 
 
 def _find_entry() -> str | None:
@@ -277,4 +275,4 @@ def _lies_in_torch(function: Callable[..., Any]) -> bool:
     file = function.__code__.co_filename
     # Torch makes some functions of texts, which lie in no file.
     is_made = not file.endswith(".py") and str(function.__module__).partition(".")[0] in ("torch", "triton", "sympy")
-    return file.startswith((_TORCH, _CHECKS)) or is_made or file in _DECORATORS
+    return file.startswith((FILES_OF_TORCH, _CHECKS)) or is_made or file in _DECORATORS
