@@ -246,6 +246,14 @@ def _degree(given: Arguments) -> str | None:
     return next((f"it is of degree {each}, at most {MOST_DEGREE}" for each in known if each > MOST_DEGREE), None)
 
 
+def _number_of_bins(given: Arguments) -> str | None:
+    # aten/src/ATen/native/cpu/HistogramKernel.cpp finds the bin of an element in numbers of the input's dtype: where
+    # these lie a whole bin apart, the largest element is counted beyond the last one.
+    dtype, bins = given["self"].dtype, given.get("bins", 100)
+    most = round(1 / torch.finfo(dtype).eps) if dtype.is_floating_point else bins
+    return f"it has {bins} bins, and {dtype} tells {most} apart" if bins > most else None
+
+
 def _ends_of_bags(given: Arguments) -> str | None:
     # aten/src/ATen/native/EmbeddingBag.cpp: indices behind the last offset belong to a bag that there is not, which is
     # written, as all do where there is no offset; so does a mode of torch 2.11 that there is not.
@@ -347,6 +355,7 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "channel_shuffle": _number_of_groups,
     "dequantize_per_channel": _scales_of_channels,
     "embedding_bag": _ends_of_bags,
+    "histc": _number_of_bins,
     "linalg_ldl_solve": _pivots_for_each,
     "median": _elements_apart,
     "mkldnn_rnn_layer": _sizes_of_a_layer,
