@@ -169,6 +169,20 @@ def test_no_assertion_is_taken_back_by_a_mask_of_type_bool(
         assert "| ~(" not in check or check.endswith(".all_masked()") or "| ~(-static_cast<int>(" in check
 
 
+def _pooled(image: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.fractional_max_pool2d(image, [20, 1], [8, 4], places)[1]  # type: ignore[no-any-return]
+
+
+def test_regions_of_fractional_pooling_end_within_the_image() -> None:
+    image, places = torch.randn(1, 1, 153, 4), torch.full((1, 1, 2), 0.1)
+    program = compiled(trace(_pooled, image, places).encode())
+    assert torch.equal(program(image, places)[0], _pooled(image, places))
+    # Where numbers are eight apart, the last region but one begins in the last row.
+    places[..., 1] = 2.0**26
+    with pytest.raises(RuntimeError, match="index out of bounds"):
+        program(image, places)
+
+
 _VIEWED = [0, 1, 200, 255]
 
 

@@ -50,6 +50,20 @@ def test_what_a_graph_selects_by_is_not_asserted() -> None:
     assert wrapper.codegen_dynamic_select_index is select
 
 
+def test_regions_are_asserted_to_begin_within_an_image() -> None:
+    lowering = importlib.import_module("torch._inductor.lowering")
+    begin = lowering._fractional_pooling_offsets
+    assert list(inspect.signature(begin).parameters) == ["samples", "in_sz", "out_sz", "kernel_sz", "dim", "ndims"]
+    source = inspect.getsource(begin)
+    # The size of a region stands in nothing else.
+    assert source.count("kernel_sz") == 4
+    assert "in_sz - kernel_sz" in source
+    assert "ops.indirect_indexing(ops.where(mask, seq_i, diff), sympy.sympify(in_sz))" in source
+    with keeping_index_assertions():
+        assert lowering._fractional_pooling_offsets is not begin
+    assert lowering._fractional_pooling_offsets is begin
+
+
 def test_integers_wrap_in_what_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     # It is for the rest of a process.
     monkeypatch.setattr(BUILDER, "_get_optimization_cflags", BUILDER._get_optimization_cflags)

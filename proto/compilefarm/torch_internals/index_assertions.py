@@ -6,14 +6,15 @@ Inductor leaves assertions out where it has proven that they hold, with integers
 index for proven where none is counted from the end. It leaves them out of its own operators, too (lowering.py:
 check=False): resizing finds its places in floating point of 32 bits, which rounds the last of many to one that there is
 not. Nor does it assert an index that is an element of a tensor, where the graph selects by it (codegen/wrapper.py:
-codegen_dynamic_select_index).
+codegen_dynamic_select_index). Of regions of fractional pooling it asserts where they begin, and not that they end
+within the image (lowering.py: _fractional_pooling_offsets).
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -38,6 +39,8 @@ def keeping_index_assertions() -> Iterator[None]:
     propagation: Any = importlib.import_module("torch._inductor.index_propagation")
     common: Any = importlib.import_module("torch._inductor.codegen.common")
     wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
+    lowering: Any = importlib.import_module("torch._inductor.lowering")
+    begin_regions = lowering._fractional_pooling_offsets
     select = wrapper.codegen_dynamic_select_index
     fold = propagation.IndexPropagation.indirect_indexing
     generate = common.CSEProxy.indirect_indexing
@@ -60,7 +63,13 @@ def keeping_index_assertions() -> Iterator[None]:
             _assert_within(self, node.index, size=node.size)
         select(self, node, clamp)
 
+    def begin_regions_within(*, in_sz: Sequence[Any], kernel_sz: Sequence[Any], **given: Any) -> Any:
+        # Regions of one element of an image without what follows the last place where one begins, begin there, too.
+        places = [size - region + 1 for size, region in zip(in_sz, kernel_sz, strict=True)]
+        return begin_regions(in_sz=places, kernel_sz=[1] * len(places), **given)
+
     with (
+        mock.patch.object(lowering, "_fractional_pooling_offsets", begin_regions_within),
         mock.patch.object(wrapper, "codegen_dynamic_select_index", select_asserted),
         mock.patch.object(propagation.IndexPropagation, "indirect_indexing", fold_proven),
         mock.patch.object(common.CSEProxy, "indirect_indexing", generate_asserted),
