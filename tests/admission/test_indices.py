@@ -208,3 +208,57 @@ def test_no_program_has_bits_of_bytes_for_booleans(options: dict[str, int]) -> N
     program = _program(encoded_of(viewed, torch.ones(256, dtype=torch.uint8), options=options))
     assert "c10::bit_cast<bool>" not in program
     assert "c10::bit_cast<uint8_t>" in program
+
+
+def _read_by_booleans(x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = x.view(-1).to(torch.int64)
+    return table[numbers], numbers
+
+
+def test_booleans_of_other_bits() -> None:
+    behind = torch.arange(1000, dtype=torch.int16)
+    right = torch.ones(64, 64, dtype=torch.bool)
+    job = trace(_read_by_booleans, right, torch.ones(2, dtype=torch.int16)).encode()
+    # Torch's cache on disk would give what another state of this code has made of the graph.
+    with torch._inductor.config.patch(force_disable_caches=True):
+        program = compiled(job)
+    bits = torch.tensor(_VIEWED * 1024, dtype=torch.uint8).view(64, 64)
+    assert program(bits.view(torch.bool), behind[:2])[0].tolist() == [0, 1, 1, 1] * 1024
+
+
+def _unwritten(table: torch.Tensor) -> torch.Tensor:
+    return table[torch.empty_permuted((64, 64), (0, 1), dtype=torch.bool).view(-1).to(torch.int64)]
+
+
+def _numbers(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.int64)
+
+
+def _columns(x: torch.Tensor) -> torch.Tensor:
+    return x[:, ::3].float() * 2
+
+
+def _padded_numbers(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (3, 5)).float()
+
+
+def _transposed(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (1, 1)).t().contiguous() | x.new_ones(66, 64)
+
+
+@pytest.mark.parametrize("options", [{}, {"cpp.simdlen": 1}])
+@pytest.mark.parametrize("model", [_unwritten, _numbers, _columns, _padded_numbers, _transposed])
+def test_booleans_are_loaded_as_bytes(model: Callable[[torch.Tensor], torch.Tensor], options: dict[str, int]) -> None:
+    x = torch.ones(2) if model is _unwritten else torch.ones(64, 64, dtype=torch.bool)
+    instructions = importlib.import_module("torch._inductor.cpu_vec_isa")
+    # Of 64 bytes, whatever this processor has: nothing is built.
+    vectors = type("Vectors", (instructions.VecAVX512,), {"__bool__": lambda _: True})
+    with mock.patch.object(instructions, "pick_vec_isa", instructions.pick_vec_isa if options else vectors):
+        program = _program(encoded_of(model, x, options=options))
+    names = re.findall(r"const bool\* (\w+)", program)
+    assert names
+    # Tiles that are transposed are copied, and loaded from the copy.
+    lines = [line for line in program.splitlines() if "const bool*" not in line and "transpose_mxn<bool," not in line]
+    loads = [line for line in lines if any(name in line for name in names)]
+    assert loads
+    assert all(f"reinterpret_cast<const uint8_t*>({name})" in line for line in loads for name in names if name in line)

@@ -22,7 +22,7 @@ import sympy
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from compilefarm.torch_internals.block_mask_assertions import keeping_block_masks_in_bounds
-from compilefarm.torch_internals.boolean_views import keeping_booleans_binary
+from compilefarm.torch_internals.booleans import keeping_booleans_binary
 from compilefarm.torch_internals.masked_assertions import keeping_masked_assertions
 from compilefarm.torch_internals.masked_loads import keeping_masked_loads_short
 

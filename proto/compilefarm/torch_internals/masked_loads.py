@@ -16,6 +16,8 @@ from unittest import mock
 
 import torch
 
+from compilefarm.torch_internals.booleans import bytes_at
+
 _LOAD = ".template loadu<"
 
 
@@ -31,13 +33,13 @@ def keeping_masked_loads_short() -> Iterator[None]:
             return line
         kind, count = self._get_mask_type(torch.float), cpp.cexpr_index(self.num_elems)
         # As bytes: of booleans torch makes a mask, whatever masks them.
-        line = load(self, var, index, torch.uint8 if dtype is torch.bool else dtype, load_mask)
+        if is_mask := dtype is torch.bool:
+            var, dtype = bytes_at(var), torch.uint8
+        line = load(self, var, index, dtype, load_mask)
         mask, found, loaded = line.partition(_LOAD)
         assert found, line
         short = f"{kind}::set({kind}::from(0), {mask}, {count}){found}"
-        if dtype is not torch.bool:
-            return short + loaded
-        return f"{kind}::from(at::vec::VectorizedN<bool,1>({short}{loaded.replace('uint8_t', 'bool', 1)}))"
+        return f"{kind}::from(at::vec::VectorizedN<uint8_t,1>({short}{loaded}))" if is_mask else short + loaded
 
     with mock.patch.object(cpp.CppVecKernel, "_get_vec_load_line", load_short):
         yield
