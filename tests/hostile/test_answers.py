@@ -9,7 +9,9 @@ import pytest
 
 from compilefarm.core.errors import ProcessDied
 from compilefarm.core.pool import Artifact
+from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.job_pb2 import FAILURE_KIND_CRASHED, FAILURE_KIND_OUTPUT_TOO_LARGE, CompileFailure
+from compilefarm.worker.answers import complete
 from compilefarm.worker.testing import child_settings
 from tests.children.jobs import JOB, supervising
 
@@ -45,6 +47,16 @@ async def test_what_no_child_of_ours_says_is_its_death(script: str, words: str) 
     async with supervising(child_settings(script)) as supervisor:
         with pytest.raises(ProcessDied, match=words):
             await supervisor.run(JOB, on_phase=lambda _: None)
+
+
+def test_fields_that_nobody_knows_are_neither_kept_nor_signed() -> None:
+    artifact = sample_artifact(sample_key("job"), libraries=())
+    known = artifact.manifest.SerializeToString(deterministic=True)
+    # Field 2000, a number, in the manifest and in what it holds.
+    for message in (artifact.manifest, artifact.manifest.program):
+        message.MergeFromString(b"\x80\x7d\x01")
+    completed = complete(artifact.manifest, artifact.blobs, job=JOB.job)
+    assert completed.manifest.SerializeToString(deterministic=True) == known
 
 
 async def test_a_message_that_would_grow_when_it_is_parsed_is_not() -> None:

@@ -64,6 +64,15 @@ def _children_of_this_process() -> set[int]:
     return set(map(int, itertools.chain.from_iterable(lists)))
 
 
+async def test_what_has_the_credentials_leaves_no_core_to_a_program(bucket: Bucket) -> None:
+    others = _children_of_this_process()
+    store = await open_store(bucket.location())
+    await store.probe()
+    (child,) = _children_of_this_process() - others
+    # With 0 the kernel starts the program that core_pattern names, all the same (fs/coredump.c).
+    assert resource.prlimit(child, resource.RLIMIT_CORE) == (1, 1)
+
+
 @pytest.mark.parametrize("status", [200, 404])
 @pytest.mark.parametrize("said_bytes", [2**40, 2**63 - 1])
 async def test_a_listing_or_an_error_of_a_length_that_is_a_lie_ends_nobody(

@@ -170,7 +170,8 @@ def _limit() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_LIMIT_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # With 0 the kernel would still start the program that `core_pattern` names (core(5)); with 1 it does not.
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
 
 def main(location: str, retry_seconds: str, descriptor: str) -> None:
