@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -254,6 +256,30 @@ def test_a_machine_that_forbids_user_namespaces_is_told(monkeypatch: pytest.Monk
     sandbox, why = choose_sandbox("auto", interpreter=sys.executable, gpu=False)
     assert sandbox is None
     assert "No permissions to create new namespace" in why
+
+
+_OPEN = """
+import sys
+from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
+try:
+    open_sandbox(interpreter=sys.executable, gpu=False)
+except SandboxUnavailable as error:
+    print(f"{error}; {error.remedy}")
+"""
+
+
+def _forbid_cores() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Who runs as root could raise the limit again, but for this: PR_CAPBSET_DROP of CAP_SYS_RESOURCE.
+    assert os.geteuid() != 0 or ctypes.CDLL(None).prctl(24, 24, 0, 0, 0) == 0
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_a_limit_of_cores_with_which_programs_outside_are_started_is_told() -> None:
+    command = [sys.executable, "-c", _OPEN]
+    said = subprocess.run(command, preexec_fn=_forbid_cores, capture_output=True, text=True, check=True).stdout
+    assert "cores may have no byte here" in said
+    assert "ulimit -Hc 1" in said
 
 
 def test_whoever_wants_none_gets_none() -> None:

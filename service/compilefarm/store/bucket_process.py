@@ -171,7 +171,9 @@ def _limit() -> None:
     limit = pages * resource.getpagesize() + MEMORY_LIMIT_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     # With 0 the kernel would still start the program that `core_pattern` names (core(5)); with 1 it does not.
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    if most != 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
 
 def main(location: str, retry_seconds: str, descriptor: str) -> None:

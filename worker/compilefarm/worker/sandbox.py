@@ -59,6 +59,8 @@ try:
 except OSError as error:
     sys.exit(str(error))
 """
+# As a child does (namespaces.py: leave_no_core).
+_LEAVE_NO_CORE = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (1, 1))"
 _INTERPRETER_PATHS = "import sys; print(*{sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path}, sep='\\n')"
 
 
@@ -195,6 +197,12 @@ def open_sandbox(*, interpreter: str, gpu: bool) -> Sandbox:
         readable=tuple(_readable(interpreter, gpu=gpu)),
         devices=tuple(sorted(Path("/dev").glob("nvidia*"))) if gpu else (),
     )
+    if _run([interpreter, "-c", _LEAVE_NO_CORE]).returncode != 0:
+        raise SandboxUnavailable(
+            "cores may have no byte here, and then the kernel starts the program that core_pattern names for each child"
+            " that crashes, outside of its sandbox; with a limit of 1 it does not",
+            remedy="allow one byte (ulimit -Hc 1, LimitCORE=1 of systemd, or docker run --ulimit core=1)",
+        )
     problem = _try(sandbox)
     if problem:
         raise SandboxUnavailable(
