@@ -116,7 +116,7 @@ class CacheKeys:
         except Bypass as bypass:
             raise Unshared(bypass.reason, str(bypass)) from bypass
         state = [*libraries_of_torch(), operators, *_unusual(name)]
-        if torch.__version__ < _FIRST_THAT_TELLS_STATES:
+        if not _tells_states():
             autocast = autocast_device_types() if name == _OF_DYNAMO else ()
             state += [
                 str(torch.get_default_dtype()),
@@ -124,6 +124,14 @@ class CacheKeys:
                 *(f"{kind} {torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}" for kind in autocast),
             ]
         return _digest(*state)
+
+
+@cache
+def _tells_states() -> bool:
+    """Whether torch's own keys do. Kept: a comparison of torch's version parses texts, each time anew."""
+    import torch
+
+    return bool(torch.__version__ >= _FIRST_THAT_TELLS_STATES)
 
 
 def _require_own_compiler(name: str) -> None:
