@@ -128,7 +128,7 @@ class CacheKeys:
 
 @cache
 def _tells_states() -> bool:
-    """Whether torch's own keys do. Kept: a comparison of torch's version parses texts, each time anew."""
+    """Whether the keys of this torch tell states apart themselves. Remembered: comparing versions parses them."""
     import torch
 
     return bool(torch.__version__ >= _FIRST_THAT_TELLS_STATES)
