@@ -16,7 +16,7 @@ import pytest
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.store.backend import LARGEST_IN_MEMORY_BYTES
 from compilefarm.store.bucket import BucketBackend
-from compilefarm.store.bucket_frames import Frame, read_frame
+from compilefarm.store.bucket_frames import Frame, read_frame, write_frame
 from compilefarm.store.layout import manifest_path
 from compilefarm.store.opening import open_caches, open_store
 from compilefarm.store.s3 import open_bucket
@@ -347,3 +347,24 @@ async def test_more_requests_at_a_time_than_files_that_may_be_open_fail_nobody_e
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     # They ended the process, and with it whatever anybody had asked.
     assert set(await asyncio.gather(*(backend.find("ac/object") for _ in range(500)))) == {b"content"}
+
+
+async def test_what_many_write_at_a_time_is_not_all_in_the_memory_of_the_process(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred and fifty of 8 MB ended it, with all that others had asked."""
+    backend, handed_over, may_go_on = open_bucket(bucket.location()), 0, asyncio.Event()
+
+    async def write(writer: asyncio.StreamWriter, frame: Frame) -> None:
+        nonlocal handed_over
+        handed_over += 1
+        await may_go_on.wait()
+        await write_frame(writer, frame)
+
+    monkeypatch.setattr("compilefarm.store.bucket.write_frame", write)
+    writing = asyncio.gather(*(backend.create(f"ac/{number}", content=b"content") for number in range(40)))
+    while handed_over < 16:
+        await asyncio.sleep(0)
+    may_go_on.set()
+    assert handed_over == 16
+    assert await writing == [True] * 40

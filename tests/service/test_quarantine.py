@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -362,3 +364,82 @@ async def test_no_more_is_read_than_is_kept_however_much_lies_in_the_store(
     assert await other.count() == 5
     found = [await other.find(sample_key(str(number)), namespaces=[""], hints=[]) for number in range(20)]
     assert None not in found
+
+
+class Read(WrappingBackend):
+    """A backend that counts what is read of it."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.reads = 0
+
+    async def find(self, path: str) -> bytes | None:
+        self.reads += 1
+        return await super().find(path)
+
+
+def record_of(*, clock: ManualClock, message: str = "no", release: str = "1") -> QuarantineRecord:
+    failure = CompileFailure(kind=FailureKind.FAILURE_KIND_NOT_SERIALIZABLE, message=message)
+    record = QuarantineRecord(key=A, failure=failure, farm_version=release)
+    record.since.FromDatetime(clock.now())
+    record.until.FromDatetime(clock.now() + timedelta(seconds=HOUR))
+    return record
+
+
+class SmallInListings(WrappingBackend):
+    """A backend whose listings say that objects have a byte."""
+
+    async def objects(self, folder: str) -> AsyncIterator[StoredObject]:
+        async for stored in super().objects(folder):
+            yield replace(stored, size_bytes=1)
+
+
+@pytest.mark.parametrize("listed", [WrappingBackend, SmallInListings], ids=["said", "not said"])
+async def test_records_that_are_larger_than_any_that_a_gateway_writes_are_not_kept(
+    clock: ManualClock, listed: type[WrappingBackend]
+) -> None:
+    """Forty of 20 MB took 800 MB, and 5,000 of them would have been kept."""
+    medium = MemoryStore()
+    large = record_of(clock=clock, message="x" * 200_000)
+    medium.put(remembered_path(A, digest="0" * 64), large.SerializeToString())
+    backend = listed(ObjectBackend(medium, location="memory:"))
+    quarantine = Quarantine(backend, clock=clock, seconds=HOUR, farm_version="1")
+    assert await quarantine.find(A, namespaces=[""], hints=[]) is None
+    medium.put(remembered_path(A, digest="1" * 64), record_of(clock=clock).SerializeToString())
+    assert await quarantine.find(A, namespaces=[""], hints=[]) is not None
+
+
+async def test_what_another_release_has_left_is_read_once(clock: ManualClock) -> None:
+    medium = MemoryStore()
+    medium.put(remembered_path(A, digest="0" * 64), record_of(clock=clock, release="0").SerializeToString())
+    backend = Read(ObjectBackend(medium, location="memory:"))
+    quarantine = Quarantine(backend, clock=clock, seconds=HOUR, farm_version="1")
+    for _ in range(3):
+        assert await quarantine.find(A, namespaces=[""], hints=[]) is None
+    assert backend.reads == 1
+
+
+async def test_pods_that_come_in_turn_with_two_sizes_hear_at_once_what_both_waited_for(clock: ManualClock) -> None:
+    quarantine, failure = quarantine_in(MemoryStore(), clock=clock), CompileFailure(message="no")
+    for hints in ([2], [3]):
+        await quarantine.note_refusal(A, namespace="", hints=hints, failure=failure)
+    for hints in ([2], [3]):
+        assert await quarantine.find(A, namespaces=[""], hints=hints) is not None
+    assert await quarantine.find(A, namespaces=[""], hints=[4]) is None
+    # As long as each is remembered.
+    clock.advance(HOUR / 2)
+    await quarantine.note_refusal(A, namespace="", hints=[2], failure=failure)
+    clock.advance(HOUR / 2)
+    assert await quarantine.find(A, namespaces=[""], hints=[2]) is not None
+    assert await quarantine.find(A, namespaces=[""], hints=[3]) is None
+
+
+async def test_the_sizes_that_are_remembered_of_a_key_are_few(clock: ManualClock) -> None:
+    quarantine, failure = quarantine_in(MemoryStore(), clock=clock), CompileFailure(message="no")
+    for size in range(20):
+        clock.advance(1.0)
+        await quarantine.note_refusal(A, namespace="", hints=[size], failure=failure)
+    assert [each.hints for each in await quarantine.all()] == [(size,) for size in range(4, 20)]
+    # Of a death it is not known what it hangs on.
+    await quarantine.note_death(A, namespace="", cause="no memory")
+    assert await quarantine.all() == []

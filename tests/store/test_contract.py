@@ -19,6 +19,7 @@ from compilefarm.store.counting import SMALLEST_OBJECT_BYTES
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.graph_pb2 import OPERATOR_LE, Expression, Operation
+from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.v1.manifest_pb2 import Check
 from tests.store.s3_server import S3Server
 
@@ -48,6 +49,16 @@ class ArtifactStoreContract:
         assert await store.find_checks(sample_key("other")) == []
         with pytest.raises(InvalidRequest, match="is not a key"):
             await store.find_checks("no key")
+
+    async def test_no_more_is_read_of_what_checks_found_than_memory_is_set_aside_for(
+        self, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A reader had all of them in memory: 150 of 4 MB took 590 MB."""
+        monkeypatch.setattr("compilefarm.store.checks._MOST_BYTES", 2_000)
+        for number in range(9):
+            failed = CompileFailure(message=f"{number}" * 1_000)
+            await store.put_check(Check(key=KEY, failed=failed, ended=Timestamp(seconds=number)))
+        assert len(await store.find_checks(KEY)) == 2
 
     async def test_keeps_apart_what_checks_found_in_other_namespaces(self, store: ArtifactStore) -> None:
         everybodys, dev = Check(key=KEY, seconds=1), Check(key=KEY, seconds=2, namespace="dev")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +17,7 @@ from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry
 from compilefarm.store.entries import FRESH_SECONDS, EntryStore
 from compilefarm.store.entry_collector import NOTHING_COMING
 from compilefarm.store.layout import STAGING
-from compilefarm.store.opening import CACHES, caches_beside, open_caches
+from compilefarm.store.opening import CACHES, MEMORY, caches_beside, open_caches
 from compilefarm.store.testing import MovedClock
 from compilefarm.store.uses import RENEWAL_SECONDS
 from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
@@ -68,6 +70,23 @@ async def test_what_was_read_is_what_another_service_has_written_since(tmp_path:
     assert [await read(store, "key") for _ in range(2)] == [b"k" * 10_000] * 2
     await put(other, "key", kilobytes=20)
     assert [await read(store, "key") for _ in range(2)] == [b"k" * 20_000] * 2
+
+
+async def test_copies_of_entries_in_a_bucket_that_look_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a copy has the number of the last one, and its time, where the kernel tells times by its ticks."""
+    fstat = os.fstat
+
+    def alike(descriptor: int) -> SimpleNamespace:
+        told = fstat(descriptor)
+        return SimpleNamespace(st_dev=1, st_ino=1, st_size=told.st_size, st_mtime_ns=0, st_nlink=told.st_nlink)
+
+    store = await store_at(MEMORY, MovedClock())
+    for key in "ab":
+        await put(store, key)
+    monkeypatch.setattr(os, "fstat", alike)
+    # The second was taken for the first, and removed as damaged.
+    assert await kept(store, "a", "b") == "ab"
+    assert store.usage().damaged == 0
 
 
 async def found(store: EntryStore, key: str) -> bytes | None:

@@ -31,8 +31,14 @@ log = logging.getLogger(__name__)
 _TOO_MANY_DEATHS = 2
 # Of all namespaces. Each may say 20 KB.
 MOST_KEPT = 5000
+# More than any that was written here: whoever writes the storage may leave larger ones.
+_LARGEST_BYTES = 128 * 1024
 # Of one key, which are read however many there are of others.
 _MOST_OF_KEY = 100
+# Of one key in a namespace, each for other values of its symbols.
+_MOST_REFUSALS = 16
+# What lies there and is none of this release's is read once, as long as it is among so many.
+_MOST_PASSED_OVER = 10_000
 _DESCRIBED_AT_ONCE = 50
 _COUNTED_SECONDS = 1.0
 
@@ -85,6 +91,8 @@ class Quarantine:
         self._known: dict[str, QuarantineRecord] = {}
         # Their paths by the folder of their key.
         self._of_keys: dict[str, dict[str, None]] = {}
+        # Paths of what is nothing to this gateway.
+        self._passed_over: dict[str, None] = {}
         # Those of them that could not be written: this gateway alone knows them.
         self._unwritten: set[str] = set()
         # Whoever may read may ask for it, and each time all are listed.
@@ -97,12 +105,13 @@ class Quarantine:
             StoreUnavailable: the store cannot be read.
         """
         untried = [paths for paths in await self._look(failure_folder(key)) if self._is_untried(paths)]
-        found = {each.namespace: each for each in map(self._describe, untried)}
-        kept = (found[namespace] for namespace in namespaces if namespace in found)
-        return next((each for each in kept if each.hints in (None, tuple(hints))), None)
+        kept = [each for each in map(self._describe, untried) if each.hints in (None, tuple(hints))]
+        found = {each.namespace: each for each in kept}
+        return next((found[namespace] for namespace in namespaces if namespace in found), None)
 
     async def all(self) -> list[Quarantined]:
-        """All that are not tried, in the order in which they came.
+        """All that are not tried, in the order in which they came. A key may be among them several times, each for
+        other values of its symbols.
 
         Raises:
             StoreUnavailable: the store cannot be read.
@@ -182,8 +191,7 @@ class Quarantine:
         await self._look(failure_folder(key))
         await self._make_room()
         own = [path for path in self._paths(failure_folder(key)) if namespace_of(path) == namespace]
-        # A refusal replaces what was known before, and a death a refusal.
-        replaced = [path for path in own if not (death and self._known[path].death)]
+        replaced = self._replaced(own, hints=None if death else hints)
         now = self._clock.now()
         record = QuarantineRecord(
             key=key, namespace=namespace, failure=failure, death=death, hints=hints, farm_version=self._farm_version
@@ -192,6 +200,19 @@ class Quarantine:
         record.until.FromDatetime(now + self._time_to_live)
         await self._write(record)
         await self._drop(replaced)
+
+    def _replaced(self, own: Sequence[str], *, hints: Sequence[int] | None) -> list[str]:
+        """Those of the records of a key in a namespace that a further one is in place of: of a refusal for these
+        values, or of a death.
+        """
+        refusals = [path for path in own if not self._known[path].death]
+        if hints is None:
+            return refusals
+        others = [path for path in refusals if list(self._known[path].hints) != list(hints)]
+        others.sort(key=lambda path: self._known[path].since.ToNanoseconds())
+        # Pods that come in turn with two sizes would each have it compiled again.
+        kept = others[-(_MOST_REFUSALS - 1) :]
+        return [path for path in own if path not in kept]
 
     async def _write(self, record: QuarantineRecord) -> None:
         # Two deaths of one moment are two.
@@ -209,21 +230,23 @@ class Quarantine:
             self._unwritten.discard(path)
 
     async def _look(self, folder: str) -> list[Sequence[str]]:
-        """Reads what lies below a folder, forgets what is too old, and returns the paths of the rest, those of a key
-        and a namespace together.
+        """Reads what lies below a folder, forgets what is too old, and returns the paths of the rest: the deaths of a
+        key in a namespace together, and each refusal.
         """
         before = self._paths(folder)
-        listed = {stored.path async for stored in self._backend.objects(folder)}
-        unread = [path for path in listed if path not in self._known]
+        sizes = {stored.path: stored.size_bytes async for stored in self._backend.objects(folder)}
+        listed = sizes.keys()
+        unread = [path for path, size_bytes in sizes.items() if self._is_to_be_read(path, size_bytes=size_bytes)]
         # Whoever writes the storage may leave any number there.
         await few_at_a_time(self._read, unread[: max(MOST_KEPT - len(self._known), _MOST_OF_KEY)])
         # What has come since the listing is not in it.
         for path in {*before} - listed - self._unwritten:
             self._forget(path)
-        groups: dict[tuple[str, str], list[str]] = {}
+        groups: dict[tuple[str, str, tuple[int, ...] | None], list[str]] = {}
         async for path in in_steps(self._paths(folder)):
             if (record := self._known.get(path)) is not None:
-                groups.setdefault((record.key, record.namespace), []).append(path)
+                hints = None if record.death else tuple(record.hints)
+                groups.setdefault((record.key, record.namespace, hints), []).append(path)
         now, kept, old = self._clock.now(), list[Sequence[str]](), list[str]()
         async for paths in in_steps(groups.values()):
             if known := [path for path in paths if path in self._known]:
@@ -234,16 +257,27 @@ class Quarantine:
         await self._drop(old)
         return kept
 
+    def _is_to_be_read(self, path: str, *, size_bytes: int) -> bool:
+        return path not in self._known and path not in self._passed_over and size_bytes <= _LARGEST_BYTES
+
     async def _read(self, path: str) -> None:
         content = await self._backend.find(path)
-        try:
-            record = QuarantineRecord.FromString(content or b"")
-        except DecodeError as error:
-            log.warning("%s cannot be read and is passed over: %s", path, error)
+        if content is None:
             return
-        is_dated = is_moment(record.since) and is_moment(record.until)
-        if is_dated and record.farm_version == self._farm_version and record.HasField("failure"):
-            self._remember(path, record)
+        # A listing may have said less.
+        if len(content) <= _LARGEST_BYTES:
+            try:
+                record = QuarantineRecord.FromString(content)
+            except DecodeError as error:
+                log.warning("%s cannot be read and is passed over: %s", path, error)
+            else:
+                is_dated = is_moment(record.since) and is_moment(record.until)
+                if is_dated and record.farm_version == self._farm_version and record.HasField("failure"):
+                    self._remember(path, record)
+                    return
+        self._passed_over[path] = None
+        while len(self._passed_over) > _MOST_PASSED_OVER:
+            del self._passed_over[next(iter(self._passed_over))]
 
     def _remember(self, path: str, record: QuarantineRecord) -> None:
         self._known[path] = record

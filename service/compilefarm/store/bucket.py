@@ -30,6 +30,8 @@ _MOST_LISTED_BYTES = 1024 * 1024 * 1024
 # What is kept of an object beside its name.
 _OBJECT_BYTES = 500
 _READ_AT_ONCE = 1024 * 1024
+# Contents on their way to the process, which has them in memory before it can begin with any: 8 MiB each, as a rule.
+_WRITTEN_AT_ONCE = 16
 _PROGRAM = "compilefarm.store.bucket_process"
 # Address space is what is bounded there, and threads and arenas take much of it. What it ends with is one line.
 _ENVIRONMENT = {"TOKIO_WORKER_THREADS": "2", "MALLOC_ARENA_MAX": "2", "RUST_BACKTRACE": "0"}
@@ -66,6 +68,7 @@ class BucketBackend(Backend):
         self._arguments = (location, str(retry_seconds))
         self._shown = shown
         self._process: _Process | None = None
+        self._writing = asyncio.Semaphore(_WRITTEN_AT_ONCE)
 
     @property
     def location(self) -> str:
@@ -84,7 +87,8 @@ class BucketBackend(Backend):
         return stored_object(answer.values["row"]) if answer.values["answer"] else None
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        return bool((await self._ask("create", path, content=content)).values["answer"])
+        async with self._writing:
+            return bool((await self._ask("create", path, content=content)).values["answer"])
 
     async def open(self, path: str) -> IO[bytes] | None:
         async def write(file: IO[bytes]) -> bool:

@@ -15,6 +15,9 @@ from compilefarm.v1.manifest_pb2 import Check
 
 # A graph whose artifact failed is not worth the caution for ever: torch, drivers and workers change.
 KEPT_SECONDS = 7 * 24 * 3600.0
+# Of one key, in memory. Most have less than a kilobyte, and one of an artifact that failed before it was served has its
+# request: whoever has a graph that fails can have it fail for any number of sizes.
+_MOST_BYTES = 16 * 1024 * 1024
 _logger = logging.getLogger(__name__)
 
 
@@ -36,19 +39,24 @@ class CheckStore:
         await self._backend.create(path, content=content)
 
     async def find(self, key: str, *, namespaces: Sequence[str]) -> list[Check]:
-        """Returns the checks of a key's artifacts in some namespaces, the latest last, without damaged ones.
+        """Returns the checks of a key's artifacts in some namespaces, the latest last, without damaged ones: those that
+        were written last, until they are together larger than _MOST_BYTES.
 
         Raises:
             InvalidRequest: `key` is not written as a key.
             StoreUnavailable: the store cannot be read.
         """
-        checks = []
-        async for stored in self._backend.objects(check_folder(key)):
-            if namespace_of(stored.path) not in namespaces:
-                continue
+        found = [each async for each in self._backend.objects(check_folder(key))]
+        wanted = (each for each in found if namespace_of(each.path) in namespaces)
+        checks, left_bytes = [], _MOST_BYTES
+        for stored in sorted(wanted, key=lambda each: each.modified_seconds, reverse=True):
+            if left_bytes <= 0:
+                break
             content = await self._backend.find(stored.path)
-            if content is not None and (check := _read(content, path=stored.path)) is not None:
-                checks.append(check)
+            if content is not None:
+                left_bytes -= len(content)
+                if (check := _read(content, path=stored.path)) is not None:
+                    checks.append(check)
         return sorted(checks, key=lambda check: check.ended.ToNanoseconds())
 
     async def forget(self, *, before_seconds: float, but: frozenset[str]) -> None:

@@ -25,7 +25,7 @@ from compilefarm.store.entry_records import (
     ENTRIES,
     LONGEST_END_BYTES,
     entry_path,
-    identity_of,
+    find_identity,
     is_in_namespaces,
     parse_end,
     trailer_of,
@@ -342,12 +342,13 @@ class EntryStore:
 
     async def _check(self, file: IO[bytes]) -> CheckedEntry:
         # Once for each: who asks for a large one again and again would keep others from theirs.
-        identity = identity_of(file)
-        checked = self._checked.find(identity)
+        identity = find_identity(file)
+        checked = None if identity is None else self._checked.find(identity)
         if checked is None:
             async with self._checking:
                 checked = await completed(asyncio.ensure_future(asyncio.to_thread(check_entry_file, file)))
-            self._checked.add(identity, checked)
+            if identity is not None:
+                self._checked.add(identity, checked)
         return checked
 
     async def _remove_damaged(self, path: str, damage: DamagedRecord) -> None:

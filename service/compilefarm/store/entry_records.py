@@ -57,10 +57,14 @@ def trailer_of(entry: CacheEntry) -> bytes:
     return description + _LENGTH.pack(len(description)) + _TITLE
 
 
-def identity_of(file: IO[bytes]) -> tuple[int, ...]:
-    """Returns numbers that change when the file is another one, or is written to."""
+def find_identity(file: IO[bytes]) -> tuple[int, ...] | None:
+    """Returns numbers that change when the file is another one, or is written to; None if there are none.
+
+    A file without a name is a copy of what a bucket has, and is gone when it is closed: the next one may have its
+    number, and, where a file system tells times by the ticks of its kernel, which are milliseconds, its time too.
+    """
     status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status.st_nlink else None
 
 
 def read_description(file: IO[bytes]) -> CacheEntry:
