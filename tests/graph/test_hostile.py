@@ -19,7 +19,10 @@ from compilefarm.core.held_tensors import MAX_ELEMENTS
 from compilefarm.graph import targets
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.constants import encode_constant
 from compilefarm.graph.decode import MAX_NODES, GraphRejected, decode_job
+from compilefarm.graph.devices import DeviceNumbers
+from compilefarm.graph.dtypes import name_dtype
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import MAX_DEPTH
 from compilefarm.graph.options import config_patches
@@ -366,6 +369,22 @@ def test_constants() -> None:
         else:
             constant.spec.storage_offset.size = 1
         _refusal(job, **{constant.digest: content})
+
+
+@pytest.mark.parametrize(("content", "is_taken"), [(b"\0\1\1", True), (b"\0\2\1", False), (b"\xff\0\0", False)])
+def test_booleans_that_a_graph_holds_are_zero_or_one(content: bytes, *, is_taken: bool) -> None:
+    job, constant = _with_constant(content)
+    constant.spec.dtype = name_dtype(torch.bool)
+    if is_taken:
+        decode_job(job, blobs={constant.digest: content})
+    else:
+        assert "booleans that are neither 0 nor 1" in _refusal(job, **{constant.digest: content})
+
+
+def test_a_pod_writes_booleans_of_any_bytes_as_zero_and_one() -> None:
+    constant = Constant()
+    held = torch.tensor([0, 2, 255], dtype=torch.uint8).view(torch.bool)
+    assert encode_constant(held, into=constant, devices=DeviceNumbers(), what="it") == b"\0\1\1"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ def encode_constant(held: torch.Tensor, *, into: Constant, devices: DeviceNumber
     elements = held.detach().clone(memory_format=torch.contiguous_format)
     encode_tensor(elements, into=into.spec, devices=devices, symbols=SymbolTable(), what=what)
     on_cpu = elements.cpu()
+    if on_cpu.dtype is torch.bool:
+        # Any other byte than 0 means true, and is no boolean for whatever takes it for one.
+        on_cpu = on_cpu.view(torch.uint8).ne(0)
     content = ctypes.string_at(on_cpu.data_ptr(), on_cpu.nbytes) if on_cpu.nbytes else b""
     into.digest = digest_of(content)
     return content
@@ -79,7 +82,10 @@ def decode_constant(constant: Constant, *, blobs: Mapping[str, bytes]) -> torch.
     with torch.inference_mode(False):
         if not content:
             return torch.empty(outline.shape, dtype=outline.dtype)
-        return torch.frombuffer(bytearray(content), dtype=outline.dtype).view(outline.shape)
+        elements = torch.frombuffer(bytearray(content), dtype=outline.dtype)
+        if outline.dtype is torch.bool and bool(elements.view(torch.uint8).gt(1).any()):
+            raise InvalidRequest(f"{what} has booleans that are neither 0 nor 1")
+        return elements.view(outline.shape)
 
 
 def _meta(elements: int, **kwargs: Any) -> torch.Tensor:
