@@ -16,6 +16,7 @@ from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.verify import compare, first_run
+from tests.worker.afresh import compiling_afresh
 from tests.worker.programs import RightProgram
 from tests.worker.verifying import encoded_of
 
@@ -34,7 +35,7 @@ def compiled(job: EncodedJob) -> Any:
     """What Inductor makes of a job, in the state that the job asks for: a program that can be called and saved."""
     inductor_options, functorch_options = config_patches(job.job.options)
     decoded = decode(job.job, blobs=job.blobs, admitted=Admitted())
-    with guarding_operators(calls_views=False), keeping_index_assertions():
+    with guarding_operators(calls_views=False), keeping_index_assertions(), compiling_afresh():
         return compile_to_program(
             decoded.graph_module,
             decoded.inputs,

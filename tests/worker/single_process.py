@@ -35,6 +35,7 @@ from compilefarm.worker.compile import Compiled, compile_task
 from compilefarm.worker.failures import failure_of
 from compilefarm.worker.source_check import UnexpectedSource
 from compilefarm.worker.verify import EagerRefuses, compare, first_run
+from tests.worker.afresh import compiling_afresh
 from tests.worker.decomposition import decompose
 
 # A program and its manifest.
@@ -100,7 +101,8 @@ class GraphReport:
 def compiled(encoded: Encoded) -> tuple[Program, Manifest]:
     """A program as a worker makes it and a pod loads it, and its manifest."""
     task = CompileTask(job=_arrived(encoded), blobs=_blobs(encoded.blobs))
-    made = compile_task(task, admitted=_admitted(encoded), on_phase=lambda _: None)
+    with compiling_afresh():
+        made = compile_task(task, admitted=_admitted(encoded), on_phase=lambda _: None)
     manifest = _manifest_of(made)
     program = TorchRuntime().load(encoded, manifest, blobs=made.blobs, on_unrecorded=_raise)
     return program, manifest
