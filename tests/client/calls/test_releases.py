@@ -171,5 +171,10 @@ def test_each_part_that_differs_is_named() -> None:
 
 
 def test_a_farm_without_a_word_of_formats_made_the_third() -> None:
-    assert keys.choose_format(()) == UNNAMED_FORMAT
-    assert find_foreign_parts(key_of(JOB).text, format=UNNAMED_FORMAT, parts=[], job=JOB) == []
+    """What was stored under that may be wrong by now."""
+    assert keys.choose_format(()) == OURS > UNNAMED_FORMAT
+    assert find_foreign_parts(key_of(JOB).text, format=UNNAMED_FORMAT, parts=parts_of(JOB), job=JOB) is None
+    with patch.dict(keys.FORMATS, {UNNAMED_FORMAT: PART_NAMES}, clear=True):
+        key = key_of(JOB)
+        assert keys.choose_format(()) == UNNAMED_FORMAT
+        assert find_foreign_parts(key.text, format=UNNAMED_FORMAT, parts=[], job=JOB) == []
