@@ -179,10 +179,11 @@ def newer_record() -> bytes:
     "content",
     [
         pytest.param(write_record(changed(format=ARTIFACT_FORMAT + 1)), id="of the artifact"),
+        pytest.param(write_record(changed(format=ARTIFACT_FORMAT - 1)), id="of an older artifact"),
         pytest.param(newer_record(), id="of the record"),
     ],
 )
-async def test_what_a_newer_release_wrote_is_a_miss_and_stays(
+async def test_what_another_release_wrote_is_a_miss_and_stays(
     tmp_path: Path, store: ArtifactStore, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     place_of_manifest(tmp_path).write_bytes(content)

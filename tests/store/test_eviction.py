@@ -341,6 +341,25 @@ async def test_what_an_earlier_release_set_aside_goes_as_well(tmp_path: Path) ->
     assert await store.find_manifest(good.manifest.key) == good.manifest
 
 
+async def test_what_an_older_release_has_left_goes_as_others_do(tmp_path: Path) -> None:
+    """It was taken for what a newer one had written, so that nothing could go, and the store stayed full."""
+    clock = MovedClock()
+    store = await open_store(str(tmp_path), now=clock)
+    older = artifact_of("older")
+    await store.put_artifact(older.manifest, blobs=older.blobs)
+    older.manifest.format -= 1
+    place = tmp_path / manifest_path(older.manifest.key, variant=0)
+    place.write_bytes(write_record(older.manifest))
+    assert await store.find_manifest(older.manifest.key) is None
+    collected = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False, now=clock)
+    # A farm of that release may use it.
+    assert (collected.artifacts, collected.blobs) == (0, 0)
+    clock.move(2 * LEASE_SECONDS)
+    collected = await collect_garbage(str(tmp_path), size_limit_bytes=0, dry_run=False, now=clock)
+    assert (collected.artifacts, collected.blobs) == (1, len(older.blobs))
+    assert not place.exists()
+
+
 async def test_nothing_goes_from_a_store_that_a_newer_release_writes(tmp_path: Path) -> None:
     await garbage(tmp_path)
     newer = Manifest()

@@ -32,7 +32,7 @@ from compilefarm.store.layout import (
     namespace_of,
     use_path,
 )
-from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
+from compilefarm.store.records import DamagedRecord, NewerRecord, OlderRecord, read_record, write_record
 from compilefarm.store.signing_policy import SigningPolicy
 from compilefarm.store.uses import Uses
 from compilefarm.store.variants import MOST_VARIANTS, Variants
@@ -190,6 +190,7 @@ class ManifestStore:
 
         Raises:
             NewerRecord: this release cannot read it.
+            OlderRecord: this release does not serve it.
             StoreUnavailable: the store cannot be read.
         """
         content = await self._backend.find(path)
@@ -264,8 +265,8 @@ class ManifestStore:
         async with self._uses.holding(path):
             try:
                 manifest = await self.read(path)
-            except NewerRecord:
-                # It belongs to a newer farm that shares the storage.
+            except (NewerRecord, OlderRecord):
+                # It belongs to another farm that shares the storage, or did.
                 return None
             if manifest is None or not await wanted(manifest) or not self._signing.is_trusted(manifest):
                 return None
@@ -299,6 +300,6 @@ async def _examine(file: IO[bytes], *, path: str) -> str:
         read_record(content, key=key_of(path), namespace=namespace_of(path))
     except DamagedRecord as error:
         return str(error)
-    except NewerRecord:
+    except (NewerRecord, OlderRecord):
         pass
     return ""

@@ -27,6 +27,18 @@ class NewerRecord(Exception):
     """A newer release wrote the record in a format that this one cannot read."""
 
 
+class OlderRecord(Exception):
+    """An older release wrote the record, in a format that this one does not serve.
+
+    Attributes:
+        manifest: what it says, of which fields that are there in both formats mean the same.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(f"it has format {manifest.format}")
+        self.manifest = manifest
+
+
 def write_record(manifest: Manifest) -> bytes:
     """Returns the bytes of a manifest in the store."""
     covered = _VERSION + manifest.SerializeToString(deterministic=True)
@@ -44,6 +56,7 @@ def read_record(content: bytes, *, key: str, namespace: str = DEFAULT_NAMESPACE,
 
     Raises:
         NewerRecord: this release cannot read it.
+        OlderRecord: this release does not serve it.
         DamagedRecord: the bytes were changed, or belong to another key or namespace.
     """
     covered = content[len(_TITLE) + DIGEST_LENGTH + 1 :]
@@ -57,10 +70,12 @@ def read_record(content: bytes, *, key: str, namespace: str = DEFAULT_NAMESPACE,
             raise DamagedRecord(f"it is the manifest of {manifest.key[:100]!r}")
         if manifest.namespace != namespace:
             raise DamagedRecord(f"it is a manifest of namespace {manifest.namespace[:100]!r}")
-        if manifest.format != ARTIFACT_FORMAT:
+        if manifest.format > ARTIFACT_FORMAT:
             raise NewerRecord
         for blob in blobs_of(manifest):
             check_digest(blob.digest)
+        if manifest.format < ARTIFACT_FORMAT:
+            raise OlderRecord(manifest)
         if with_guards:
             check_guards(manifest.guards, symbols=MAX_SYMBOLS, what="a guard")
     except (DecodeError, InvalidRequest) as error:
