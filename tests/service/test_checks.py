@@ -28,7 +28,9 @@ from compilefarm.service.testing import (
     verify_at_once,
 )
 from compilefarm.store.files import Readable
-from compilefarm.store.opening import open_store
+from compilefarm.store.object_backend import ObjectBackend
+from compilefarm.store.opening import build_store, open_store
+from compilefarm.store.testing import FillingStore
 from compilefarm.v1.compile_service_pb2 import PRIORITY_PREWARM, Outcome
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import PHASE_QUEUED, PHASE_VERIFYING, CompileFailure, FailureKind
@@ -269,3 +271,19 @@ async def test_why_an_artifact_was_never_served_is_kept() -> None:
         assert (await calls.finish(JOB)).failure == WRONG
         (check,) = await calls.checks(KEY)
     assert (check.failed, check.manifest_digest) == (WRONG, "")
+
+
+async def test_an_artifact_that_is_found_wrong_is_withdrawn_on_a_full_disk() -> None:
+    """The reason could not be kept, and so the artifact was served on."""
+    disk, held = FillingStore(), HeldChecks()
+    store = await build_store(ObjectBackend(disk, location="/full"))
+    async with (
+        serving(pool=ScriptedPool(verify=held), store=store, config=AFTER) as gateway,
+        calling(gateway.address) as calls,
+    ):
+        assert (await calls.finish(JOB)).HasField("manifest")
+        await held.begun.wait()
+        disk.full = True
+        held.found.set_result(WRONG)
+        await withdrawn(calls)
+        assert await store.find_manifest(KEY, fresh=True) is None

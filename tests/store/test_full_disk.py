@@ -18,6 +18,17 @@ async def test_a_full_disk_is_named_when_the_store_is_opened() -> None:
         await build_store(ObjectBackend(disk, location="/full"))
 
 
+async def test_what_must_not_be_used_goes_from_a_full_disk_too() -> None:
+    disk = FillingStore()
+    store = await build_store(ObjectBackend(disk, location="/full"))
+    wrong = sample_artifact(sample_key("wrong"))
+    await store.put_artifact(wrong.manifest, blobs=wrong.blobs)
+    disk.full = True
+    # There was no room for the reason, and it was served on.
+    assert await store.withdraw(wrong.manifest, reason="output 0 differs")
+    assert await store.find_manifest(wrong.manifest.key) is None
+
+
 async def test_a_full_disk_refuses_writes_and_serves_what_it_has() -> None:
     disk = FillingStore()
     store = await build_store(ObjectBackend(disk, location="/full"))

@@ -184,8 +184,7 @@ class Verifications:
         if check is None:
             check = await self._find_out(job, manifest=manifest, digest=digest)
             job.store()
-            # Before anything is done about it: whoever is killed in between leaves the reason.
-            await self._store.put_check(check)
+            await (self._withdrawals.keep(check) if check.HasField("failed") else self._store.put_check(check))
             state = State.STORED
         if check.HasField("failed") and await self._withdrawals.withdraw_artifact(
             manifest, reason=check.failed.message

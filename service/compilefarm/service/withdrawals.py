@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from compilefarm.core.artifacts import digest_of_manifest
+from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.clock import Clock
 from compilefarm.service.counters import Counters
 from compilefarm.store.artifact_store import ArtifactStore
@@ -45,9 +46,17 @@ class Withdrawals:
             failed=CompileFailure(kind=FailureKind.FAILURE_KIND_VERIFICATION, message=reason),
         )
         check.ended.FromDatetime(self._clock.now())
-        # Before anything is done about it: whoever is killed in between leaves the reason.
-        await self._store.put_check(check)
+        await self.keep(check)
         return await self.withdraw_artifact(manifest, reason=reason)
+
+    async def keep(self, check: Check) -> None:
+        """Keeps why an artifact is going to be taken out of use: whoever is killed in between leaves the reason. Where
+        it cannot be written, as on a full disk, the artifact goes all the same.
+        """
+        try:
+            await self._store.put_check(check)
+        except StoreUnavailable as error:
+            log.error("job %s: why its artifact is withdrawn could not be kept: %s", check.key, error)
 
     async def withdraw_artifact(self, manifest: Manifest, *, reason: str) -> bool:
         """Takes an artifact out of use. False if somebody else has.

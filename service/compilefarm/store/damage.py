@@ -73,14 +73,22 @@ class Damage:
         """Sets an intact object aside that must not be used any more.
 
         Raises:
-            StoreUnavailable: it cannot be moved.
+            StoreUnavailable: it can be neither moved nor deleted.
         """
         async with self._lock:
-            await self._move(path, reason=reason)
-        _logger.error("%s is withdrawn (%s) and was moved to %s", path, reason, set_aside_path(path))
+            try:
+                await self._move(path, reason=reason)
+            except StoreUnavailable as error:
+                _logger.error("%s could not be moved, so it is deleted: %s", path, error)
+                await self._backend.delete(path)
+        _logger.error("%s is withdrawn (%s); what is left of it lies at %s", path, reason, set_aside_path(path))
 
     async def _move(self, path: str, *, reason: str) -> None:
         when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds")
-        await self._backend.delete(reason_path(path))
-        await self._backend.create(reason_path(path), content=f"{when} {path}: {reason}\n".encode())
+        try:
+            await self._backend.delete(reason_path(path))
+            await self._backend.create(reason_path(path), content=f"{when} {path}: {reason}\n".encode())
+        except StoreUnavailable as error:
+            # On a full disk there is no room for words, and none is needed for the rest.
+            _logger.warning("why %s is set aside cannot be written beside it: %s", path, error)
         await self._backend.move(path, target=set_aside_path(path))
