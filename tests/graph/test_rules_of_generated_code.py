@@ -18,8 +18,8 @@ _RULES = (
 _DIGESTS = {4: "57c881952aa68dad"}
 _REMEDY = (
     "what Inductor is made to generate has changed. If programs that were stored before may be wrong: give the newest "
-    "format in core/keys.py: FORMATS the next number, and write that here with {digest}. If they are as right as before, "
-    "write the digest alone"
+    "format in core/keys.py: FORMATS the next number, and write that here with {digest}. If they are as right as "
+    "before, write the digest alone"
 )
 
 
@@ -27,7 +27,8 @@ def test_programs_that_were_made_by_other_rules_are_not_found() -> None:
     digest = hashlib.sha256()
     for name in _RULES:
         spec = importlib.util.find_spec(f"compilefarm.torch_internals.{name}")
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         digest.update(repr(_rules_of(ast.parse(Path(spec.origin).read_text()))).encode())
     assert {newest_format(): digest.hexdigest()[:16]} == _DIGESTS, _REMEDY.format(digest=digest.hexdigest()[:16])
 
