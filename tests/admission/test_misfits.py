@@ -170,6 +170,8 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.embedding_bag.default, (*BAGS[:2], BAGS[2][:0]), positional(False, 2)),
         (aten._embedding_bag.default, (*BAGS[:2], BAGS[2][:0]), positional(False, 2)),
         (aten._embedding_bag_forward_only.default, BAGS, positional(False, 5)),
+        (aten._embedding_bag_forward_only.default, (BAGS[0], BAGS[1][:1].expand(64), BAGS[2]), positional(False, 1)),
+        (aten._embedding_bag.default, (BAGS[0], BAGS[1][::2], BAGS[2][:1]), positional()),
         (aten.linalg_ldl_solve.default, (FACTORS, PIVOTS, torch.ones(2, 3, 4, 1)), positional()),
         (aten.linalg_ldl_solve.default, (FACTORS[:1], PIVOTS[:1], torch.ones(3, 4, 1)), positional()),
         (aten._foreach_copy.default, (FEW, FEW), copied),
@@ -455,6 +457,8 @@ def bags(offsets: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch
         bags(lambda given: given.view(-1)[:2]),
         lambda ids, given: torch.nn.functional.embedding_bag(ids.view(2, 3), TABLE) + given.sum(),
         lambda ids, given: torch.embedding_bag(TABLE, ids, torch.arange(0, 6, 2))[0] + given.sum(),
+        lambda ids, given: torch.embedding_bag(TABLE, ids.view(6, 1).expand(6, 2)[:, 0], given)[0],
+        lambda ids, given: torch.embedding_bag(TABLE, ids[:1].expand(6), given)[0],
     ],
 )
 def test_bags_whose_offsets_are_given_or_count_up(model: Callable[..., object]) -> None:

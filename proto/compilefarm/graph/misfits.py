@@ -279,6 +279,8 @@ _MODES_OF_BAGS = (0, 1, 2)
 _STATISTICS = ("running_min", "running_max", "scale", "zero_point")
 # Arguments whose memory kernels go through as if each element had its own, one after the other.
 _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
+    # aten/src/ATen/native/EmbeddingBag.cpp: embedding_bag copies them first, its parts take them as they lie.
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), ("indices", "offsets")),
     "_fused_moving_avg_obs_fq_helper": _STATISTICS,
     "_fused_moving_avg_obs_fq_helper_functional": _STATISTICS,
     "_weight_int4pack_mm": ("qScaleAndZeros",),
