@@ -98,6 +98,8 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         *[("ioctl", (0, command), errno.ENOTTY) for command in (0x50009401, 0x9408, 0x40049409, 0x50009417)],
         # FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY, and for all users.
         *[("ioctl", (3, command), errno.ENOTTY) for command in (0x800C6613, 0xC0506617, 0xC0406618, 0xC0406619)],
+        *[("madvise", (0x1000, 4096, advice), None) for advice in (0, 4, 8, 14, 16, 17, 22, 25)],
+        *[("madvise", (0x1000, 4096, advice), errno.EINVAL) for advice in (20, 21, 0xABCD00000015)],
         ("personality", (0xFFFFFFFF,), None),
         ("personality", (0,), None),
         ("personality", (0x0040000,), errno.EPERM),

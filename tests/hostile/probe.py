@@ -43,6 +43,7 @@ _CLOSELY = {
     "files of one thread": ("close_range", 99999, 99999, 2),
     "a thread with files of its own": ("clone", 0x10000, 0, 0, 0, 0),
     "pages of files": ("fadvise64", 0, 0, 0, 4),
+    "pages of files that are mapped": ("madvise", 0, 0, 21),
     "lease of a file": ("fcntl", 0, 1024, 2),
     "notes of a folder": ("fcntl", 0, 1026, 1),
     "terminal input": ("ioctl", 0, 0x5412, 0),

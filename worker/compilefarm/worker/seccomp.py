@@ -50,6 +50,9 @@ _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000
 _SHARING_FILES, _THREAD, _OWN_TABLE = 0x00000400, 0x00010000, 2
 # linux/fadvise.h: POSIX_FADV_DONTNEED. What the machine keeps of files that can be read is for all of it.
 _DONT_NEED = 4
+# asm-generic/mman-common.h: MADV_COLD, MADV_PAGEOUT. By these, too, whoever owns a file, as root owns the system's, has
+# the machine drop what it keeps of it, or do so first.
+_RECLAIMS = (20, 21)
 _AF_UNIX = 1
 # AF_INET, AF_INET6. There is no network, and what TCP holds counts for the whole machine (tcp(7): tcp_mem).
 _INTERNET = (2, 10)
@@ -179,6 +182,8 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
     program += _if_call(machine.number("clone"), [*_refuse_bits(0, _NEW_NAMESPACES), *_refuse_threads_with_own_files()])
     program += _if_call(machine.number("close_range"), _refuse_bits(2, _OWN_TABLE))
     program += _if_call(machine.number("fadvise64"), _refuse_values(3, (_DONT_NEED,)))
+    # As on a kernel that is older than these.
+    program += _if_call(machine.number("madvise"), _refuse_values(2, _RECLAIMS, error=errno.EINVAL))
     files = [_load(1), (_GREATER, 0, 1, _NEWEST_COMMAND), _refuse(errno.EINVAL), _RELOAD]
     program += _if_call(machine.number("fcntl"), [*_refuse_values(1, _OTHERS_FILES), *files])
     # As on another file system.

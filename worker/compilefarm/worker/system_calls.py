@@ -134,6 +134,7 @@ EXAMINED: dict[str, tuple[int, int]] = {
     "fadvise64": (221, 223),
     "fcntl": (72, 25),
     "ioctl": (16, 29),
+    "madvise": (28, 233),
     "personality": (135, 92),
     "prctl": (157, 167),
     "prlimit64": (302, 261),
