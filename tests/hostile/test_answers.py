@@ -55,7 +55,7 @@ def test_fields_that_nobody_knows_are_neither_kept_nor_signed() -> None:
     # Field 2000, a number, in the manifest and in what it holds.
     for message in (artifact.manifest, artifact.manifest.program):
         message.MergeFromString(b"\x80\x7d\x01")
-    completed = complete(artifact.manifest, artifact.blobs, job=JOB.job)
+    completed = complete(artifact.manifest, artifact.blobs)
     assert completed.manifest.SerializeToString(deterministic=True) == known
 
 
@@ -65,7 +65,16 @@ async def test_a_message_that_would_grow_when_it_is_parsed_is_not() -> None:
         failure = await supervisor.run(JOB, on_phase=lambda _: None)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUTPUT_TOO_LARGE
-    assert "is more than the 4194304 allowed" in failure.message
+    assert "is more than the 1114112 allowed" in failure.message
+
+
+async def test_what_is_too_much_is_not_copied() -> None:
+    # 2,000,000 timings, which a message held, kept all others waiting for 5 s.
+    started_seconds = time.thread_time()
+    async with supervising(child_settings("take-time-for-many-phases")) as supervisor:
+        with pytest.raises(ProcessDied, match="how long 500000 phases took"):
+            await supervisor.run(JOB, on_phase=lambda _: None)
+    assert time.thread_time() - started_seconds < 0.5
 
 
 async def test_small_messages_are_counted() -> None:

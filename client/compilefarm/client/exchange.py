@@ -218,7 +218,7 @@ class Exchange:
         job = self._encoded.job
         require_origin(manifest, job, trusted=self._config.trust.trusted_keys)
         self._runtime.require_fit(manifest, job.environment)
-        check_guards(manifest, job)
+        check_guards(manifest.guards, job)
         with self._writer.step("fetch"):
             blobs = fetch(blobs_to_run(manifest), connection=self._connection, budget=self._budget)
         self._writer.add_bytes(fetched=sum(map(len, blobs.values())))

@@ -90,7 +90,7 @@ class Planner:
             found = self._look_up(request)
         except NotStored:
             return ()
-        check_guards(found, request.job)
+        check_guards(found.guards, request.job)
         return found.guards
 
     def _look_up(self, request: Request) -> Manifest:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compilefarm.core import expressions
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import IncompatibleArtifact
+from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_TUNING, Job
 from compilefarm.v1.manifest_pb2 import Blob, Manifest
 
@@ -32,13 +35,13 @@ def compile_seconds_of(manifest: Manifest) -> float:
     return sum(timing.seconds for timing in manifest.timings if timing.phase in (PHASE_COMPILING, PHASE_TUNING))
 
 
-def check_guards(manifest: Manifest, job: Job) -> None:
+def check_guards(guards: Sequence[Expression], job: Job) -> None:
     """Checks that an artifact may be run with a job's numbers.
 
     Raises:
         InvalidRequest: a guard is malformed, or they are too many.
         IncompatibleArtifact: a guard does not hold.
     """
-    expressions.check_guards(manifest.guards, symbols=len(job.symbols), what="a guard of the artifact")
-    if not expressions.holds(manifest.guards, job.hints):
+    expressions.check_guards(guards, symbols=len(job.symbols), what="a guard of the artifact")
+    if not expressions.holds(guards, job.hints):
         raise IncompatibleArtifact("the artifact is for other sizes than those of this call")

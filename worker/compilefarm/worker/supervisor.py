@@ -47,7 +47,7 @@ from compilefarm.v1.job_pb2 import (
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
-from compilefarm.worker.answers import checked_failure, checked_verification, complete, new_phase
+from compilefarm.worker.answers import checked_failure, checked_result, checked_verification, complete, new_phase
 from compilefarm.worker.process import (
     ChildDied,
     ChildNotStarted,
@@ -256,7 +256,7 @@ class Supervisor:
                             digest, content = blob
                             blobs[digest] = content
                     case "compiled":
-                        result = message.compiled
+                        result = checked_result(message.compiled, job=assignment.job)
                         manifest = Manifest(
                             environment=narrowed(ready.environment, wanted=assignment.job.environment),
                             program=result.program,
@@ -266,7 +266,7 @@ class Supervisor:
                             worker=self._settings.name,
                             sources=result.sources if result.HasField("sources") else None,
                         )
-                        return complete(manifest, blobs, job=assignment.job)
+                        return complete(manifest, blobs)
                     case "failed":
                         raise _TaskFailed(checked_failure(message.failed), log_tail=child.log_tail)
                     case other:

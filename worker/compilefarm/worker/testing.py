@@ -668,12 +668,14 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-centuries": lambda pipe: _time(pipe, Timing(phase=PHASE_COMPILING, seconds=1e300)),
     "take-time-twice": lambda pipe: _time(pipe, *[Timing(phase=PHASE_COMPILING, seconds=1.0)] * 2),
     "take-time-for-nothing": lambda pipe: _time(pipe, Timing(phase=_UNKNOWN, seconds=1.0)),
+    # As many as a message holds.
+    "take-time-for-many-phases": lambda pipe: _time(pipe, *[Timing()] * 500_000),
     "lie-about-size": _lie_about_size,
     "compile-much": lambda pipe: _compile(pipe, named=bytes(_MUCH_BYTES), sent=bytes(_MUCH_BYTES)),
     "break-off": _break_off,
     "enter-a-phase-twice": _enter_a_phase_twice,
     "name-many-libraries": lambda pipe: _name_libraries(
-        pipe, *[Library(source_digest=digest_of(PROGRAM), name="kernel")] * 8000
+        pipe, *[Library(source_digest=digest_of(PROGRAM), name="kernel")] * 7200
     ),
     "assume-much": lambda pipe: _assume(pipe, *[_true_guard(terms=1000)] * 250),
     "assume-much-at-once": lambda pipe: _assume(pipe, _true_guard(terms=250_000)),
