@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch._functorch import config as functorch_config
 
-from compilefarm.client.cache_keys import CacheKeys, Unshared
-from compilefarm.core import distributions
+from compilefarm.client import compiler_state
+from compilefarm.client.cache_keys import CacheKeys
+from compilefarm.client.compiler_state import Unshared
 from tests.client.test_torch_caches import environment, local, printed, serving
 from tests.forked_pods import ForkedPods, forking
 from tests.torch_states import setting
 
 # Of the first operator traces run the kernel, of the second the gradient.
-MODULE = """
+OPERATORS = """
 import torch
 
 library = torch.library.Library("of_a_pod", "DEF")
@@ -33,6 +34,10 @@ def kept(x: torch.Tensor) -> torch.Tensor:
 
 kept.register_fake(lambda x: torch.empty_like(x))
 kept.register_autograd(lambda context, x: {gradient})
+
+
+def function(x):
+    return torch.ops.of_a_pod.scaled(x.detach()), torch.ops.of_a_pod.kept(x)
 """
 
 
@@ -42,34 +47,43 @@ def starting() -> Iterator[ForkedPods]:
         yield forks
 
 
-@pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("farm")) as address:
+WAYS = pytest.mark.parametrize("way", ["caches", "bundle"])
+
+
+def told_by_pod(starting: ForkedPods, folder: Path, module: str, *, farm: str, way: str) -> dict[str, Any]:
+    """What a pod tells that has a module of its own, after it was held against its own results without a compiler."""
+    folder.mkdir(exist_ok=True)
+    (folder / "registered_by_pod.py").write_text(module)
+    variables = environment(**local(folder), COMPILEFARM_ADDRESS=farm)
+    told = printed(starting.run("tests.client.registering_pod", str(folder), way, environment=variables))
+    assert told["results"] == told["eager"]
+    return told
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[str]:
+    with serving(tmp_path / "farm") as address:
         yield address
 
 
-def told_by_pod(starting: ForkedPods, folder: Path, *, farm: str, kernel: str, gradient: str) -> dict[str, Any]:
-    folder.mkdir()
-    (folder / "registered_by_pod.py").write_text(MODULE.format(kernel=kernel, gradient=gradient))
-    variables = environment(**local(folder), COMPILEFARM_ADDRESS=farm)
-    return printed(starting.run("tests.client.registering_pod", str(folder), environment=variables))
-
-
-def test_pods_whose_own_operators_differ_get_their_own_results(starting: ForkedPods, farm: str, tmp_path: Path) -> None:
+@WAYS
+def test_pods_whose_own_operators_differ_get_their_own_results(
+    starting: ForkedPods, farm: str, tmp_path: Path, way: str
+) -> None:
     """A deployment changes the code of an operator, and graphs call it by the same name."""
 
     # No code is written for these.
     twice, thrice = "torch.mm(x, x)", "torch.mm(torch.mm(x, x), x)"
 
-    def told(name: str, kernel: str, gradient: str) -> tuple[float, float, int]:
-        pod = told_by_pod(starting, tmp_path / name, farm=farm, kernel=kernel, gradient=gradient)
-        assert pod["log"] == ""
-        return pod["result"], pod["gradient"], pod["hits"]
+    def told(name: str, kernel: str, gradient: str) -> tuple[list[float], int]:
+        module = OPERATORS.format(kernel=kernel, gradient=gradient)
+        pod = told_by_pod(starting, tmp_path / name, module, farm=farm, way=way)
+        return pod["results"], pod["hits"]
 
-    assert told("first", twice, twice) == (2.0, 2.0, 0)
-    assert told("other-kernel", thrice, twice) == (4.0, 2.0, 0)
-    assert told("other-gradient", twice, thrice) == (2.0, 4.0, 0)
-    assert told("like-the-first", twice, twice) == (2.0, 2.0, 1)
+    assert told("first", twice, twice) == ([2.0, 2.0], 0)
+    assert told("other-kernel", thrice, twice) == ([4.0, 2.0], 0)
+    assert told("other-gradient", twice, thrice) == ([2.0, 4.0], 0)
+    assert told("like-the-first", twice, twice) == ([2.0, 2.0], 1)
 
 
 def key() -> str:
@@ -101,7 +115,7 @@ def test_math_of_attention_in_a_narrow_precision_is_told_apart() -> None:
 
 def test_libraries_of_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = key()
-    monkeypatch.setattr(distributions, "libraries_of_torch", lambda: ("a-library 2.0",))
+    monkeypatch.setattr(compiler_state, "installed_libraries", lambda: (("library", "a-library 2.0"),))
     assert key() != usual
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from compilefarm.client import cache_keys
+from compilefarm.client import cache_keys, compiler_state
 from compilefarm.client.config import TORCH_CACHES
 from compilefarm.client.torch_caches import install, process_caches
 from compilefarm.client.tuning_entries import TuningEntry, read_entry
@@ -355,7 +355,7 @@ def test_a_torch_that_cannot_be_asked_for_its_state_is_a_miss(
 ) -> None:
     opened = installed.RemoteFxGraphCache("of an unknown torch")
     opened.put("key", {"made": "before"})
-    monkeypatch.setattr(cache_keys, "_unusual", lambda _: torch.no_such_function())
+    monkeypatch.setattr(compiler_state, "_unusual", lambda **_: torch.no_such_function())
     assert opened.get("key") is None
     opened.put("key", {"made": "now"})
     assert {line.partition(",")[0] for line in told_by_the_pod(caplog)} == {"compilefarm: a defect in torch's caches"}

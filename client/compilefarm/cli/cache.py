@@ -14,7 +14,7 @@ from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.connection import Connection
 from compilefarm.client.defaults import DEFAULT_BUNDLE
-from compilefarm.client.local_caches import TorchCaches
+from compilefarm.client.local_caches import FolderCaches
 from compilefarm.client.settings import ConfigurationError
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
@@ -57,17 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _push(arguments: argparse.Namespace) -> int:
-    caches = TorchCaches()
-    pushed = _bundles(arguments, caches).push(arguments.name, caches.of_folder(arguments.folder))
-    return _told(str(pushed), pushed.obstacles, did_something=bool(pushed.added or pushed.known))
+    caches = FolderCaches(arguments.folder)
+    pushed = _bundles(arguments, caches).push(arguments.name, caches.found())
+    did_something = bool(pushed.added or pushed.known) and not pushed.is_cut_off
+    return _told(str(pushed), pushed.obstacles, did_something=did_something)
 
 
 def _pull(arguments: argparse.Namespace) -> int:
-    pulled = _bundles(arguments, TorchCaches()).pull(arguments.name)
+    pulled = _bundles(arguments, FolderCaches(arguments.folder)).pull(arguments.name)
     return _told(str(pulled), pulled.obstacles, did_something=bool(pulled.loaded) and not pulled.is_cut_off)
 
 
-def _bundles(arguments: argparse.Namespace, caches: TorchCaches) -> Bundles:
+def _bundles(arguments: argparse.Namespace, caches: FolderCaches) -> Bundles:
     config, clock = config_of(arguments), SystemClock()
     return Bundles(CacheCalls(config, connection=Connection(config, clock=clock), clock=clock), local=caches)
 

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from compilefarm.client.bundle_reports import Obstacles
 from compilefarm.client.cache_calls import CacheCalls
-from compilefarm.core.bundles import key_of_push, key_prefix_of, parts_of
+from compilefarm.core.bundles import is_made_alike, key_of_push, key_prefix_of, parts_of
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import CorruptArtifact, NotStored
 from compilefarm.v1.bundle_pb2 import BundlePush
@@ -83,9 +83,10 @@ class BundleLists:
         parts = parts_of([*(each.push for each in replaced), push])
         missing = self._calls.find_missing(_PARTS, [part.digest for part in parts]) if replaced else ()
         keys = [each.entry.key for each in replaced]
-        whole = BundlePush(
-            environment=push.environment, parts=[part for part in parts if part.digest not in missing], replaces=keys
-        )
+        whole = BundlePush(parts=[part for part in parts if part.digest not in missing], replaces=keys)
+        whole.environment.CopyFrom(push.environment)
+        if push.HasField("compiler"):
+            whole.compiler.CopyFrom(push.compiler)
         content = whole.SerializeToString(deterministic=True)
         key = key_of_push(name, content)
         self._calls.write(_PUSHES, key, content)
@@ -98,7 +99,7 @@ class BundleLists:
             each
             for each in others
             # Whoever signs for what another has signed would have it read by those who do not trust the other.
-            if each.push.environment == push.environment and self._calls.signs_like(each.entry)
+            if is_made_alike(each.push, push) and self._calls.signs_like(each.entry)
         ]
         return alike if len(alike) >= MOST_LISTS else []
 

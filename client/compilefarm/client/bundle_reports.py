@@ -57,8 +57,10 @@ class Pushed:
         name: of the bundle.
         added: number of parts that the bundle has now and had not before, by kind.
         known: number of parts that it had.
-        sent_bytes: contents that the farm had in no bundle.
+        sent_bytes: contents that the farm had in no bundle, and has now.
         obstacles: why others were not pushed.
+        is_cut_off: whether the farm ended after some were sent; the bundle is what it was, and another push sends the
+            others.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Pushed:
     known: int
     sent_bytes: int
     obstacles: Sequence[str] = ()
+    is_cut_off: bool = False
 
     def __str__(self) -> str:
         added = f"{_words(self.added)} added, {self.known} parts already there, {self.sent_bytes} bytes sent"

@@ -247,7 +247,8 @@ class Farm:
 
     def save_cache_artifacts(self, name: str = DEFAULT_BUNDLE) -> Pushed:
         """As torch.compiler.save_cache_artifacts, with the farm as the place: adds what this process has compiled, or
-        found in torch's own caches, to a Mega-Cache bundle. Only what the farm does not have is sent.
+        found in torch's own caches, to a Mega-Cache bundle, for processes with the libraries, the own operators and the
+        switches of torch that this one has now. Only what the farm does not have is sent.
 
         A farm that cannot be asked is one line in the log; the report has the reason.
 
@@ -277,8 +278,9 @@ class Farm:
 
     def load_cache_artifacts(self, name: str = DEFAULT_BUNDLE) -> Pulled:
         """As torch.compiler.load_cache_artifacts, with the farm as the place: writes what was added to a Mega-Cache
-        bundle into the local caches of torch, as far as it was made for this torch, this GPU and this Triton. To be
-        called before the first compile.
+        bundle into the local caches of torch, as far as it was made for this torch, this GPU and this Triton, with the
+        libraries, the own operators and the switches of torch that this process has now. To be called before the
+        first compile, after all that is imported and set.
 
         A farm that cannot be asked is one line in the log; the report has the reason.
 

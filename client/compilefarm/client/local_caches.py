@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from compilefarm.core.digests import digest_of
-from compilefarm.v1.bundle_pb2 import BundlePart
+from compilefarm.v1.bundle_pb2 import BundlePart, CompilerFact, CompilerFacts
 from compilefarm.v1.environment_pb2 import Environment
 
 if TYPE_CHECKING:
+    from compilefarm.client.compiler_state import Fact
     from compilefarm.torch_internals.mega_cache import CachedArtifact
 
 
@@ -34,6 +35,13 @@ class LocalCaches(Protocol):
     def environment(self) -> Environment:
         """This machine, with the GPU that this process would use."""
 
+    def compiler(self) -> CompilerFacts:
+        """What decides besides how the processes compile that read and fill these caches.
+
+        Raises:
+            Unshared: it cannot be said.
+        """
+
     def load(self, part: BundlePart, content: bytes) -> None:
         """Writes a part into the cache that it belongs to.
 
@@ -45,6 +53,11 @@ class LocalCaches(Protocol):
 
 class TorchCaches:
     """The caches of the torch of this process, which is imported when it is asked."""
+
+    def compiler(self) -> CompilerFacts:
+        from compilefarm.client.compiler_state import OF_DYNAMO, CompilerState
+
+        return _said(CompilerState().facts(OF_DYNAMO))
 
     def environment(self) -> Environment:
         import torch
@@ -66,15 +79,32 @@ class TorchCaches:
 
         return _parts(recorded_artifacts())
 
-    def of_folder(self, folder: Path | None) -> Iterator[LocalPart]:
-        """What the caches of this machine hold, the latest last.
 
-        Args:
-            folder: where they lie; None: where this process has its own.
-        """
+class FolderCaches(TorchCaches):
+    """The same, as a folder that other processes read and fill.
+
+    Args:
+        folder: where they lie; None: where this process has its own.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def compiler(self) -> CompilerFacts:
+        from compilefarm.client.compiler_state import installed_libraries
+
+        return CompilerFacts(facts=_said(installed_libraries()).facts, of_folder=True)
+
+    def found(self) -> Iterator[LocalPart]:
+        """What the folder holds, the latest last."""
         from compilefarm.torch_internals.mega_cache import default_folder, local_artifacts
 
-        return _parts(local_artifacts(default_folder() if folder is None else folder))
+        return _parts(local_artifacts(default_folder() if self._folder is None else self._folder))
+
+
+def _said(facts: Iterable[Fact]) -> CompilerFacts:
+    """Facts as pushes say them: nothing of what a process has not."""
+    return CompilerFacts(facts=[CompilerFact(name=name, value=value) for name, value in sorted(facts) if value])
 
 
 def _parts(artifacts: Iterable[CachedArtifact]) -> Iterator[LocalPart]:

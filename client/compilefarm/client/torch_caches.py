@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from functools import cache, partial
 
 from compilefarm.client.announcements import announce_defect
-from compilefarm.client.cache_keys import CacheKeys, Unshared
+from compilefarm.client.cache_keys import CacheKeys
 from compilefarm.client.clock import SystemClock
+from compilefarm.client.compiler_state import Unshared
 from compilefarm.client.config import TORCH_CACHES, read_config
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
+from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush, CompilerFacts
 from compilefarm.v1.environment_pb2 import Environment
 
 # Decisions on dynamic shapes say nothing of a machine.
 NEUTRAL_KINDS = frozenset({"pgo"})
 # torch keeps one content for each key of these; of the others any number, and looks at each.
 _REPLACED_KINDS = frozenset({"autotune", "pgo", "precompile"})
+# Facts of a compiler that torch's keys leave out before 2.15, and that nobody knows of those who have filled a folder.
+DEFAULT_DTYPE, THREADS, AUTOCAST = "default dtype", "threads", "autocast"
+_UNKNOWN_OF_FOLDERS = frozenset({DEFAULT_DTYPE, THREADS, AUTOCAST})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 # torch joins some keys to the path of a folder.
 _LONGEST_PART_KEY = 1000
@@ -60,6 +63,38 @@ def machine_differences(*, here: Environment, there: Environment) -> list[str]:
         )
         if ours != theirs
     ]
+
+
+def compiler_differences(*, here: BundlePush, there: BundlePush) -> list[str]:
+    """Returns what keeps compiled parts that were made `there` from being of use `here`, where torch's keys do not
+    say it: libraries, operators and switches of the process; empty if nothing does.
+    """
+    if not there.HasField("compiler"):
+        return ["which libraries and operators of its own a process had that made it is not said"]
+    unknown = _UNKNOWN_OF_FOLDERS if here.compiler.of_folder or there.compiler.of_folder else frozenset()
+    ours, theirs = _by_name(here.compiler), _by_name(there.compiler)
+    return [
+        f"{name} {made or 'absent'} made it, {found or 'absent'} is here"
+        for name in sorted((ours.keys() | theirs.keys()) - unknown)
+        for found, made in [_only(ours.get(name, ()), theirs.get(name, ()))]
+        if found != made
+    ]
+
+
+def _by_name(compiler: CompilerFacts) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for fact in compiler.facts:
+        found.setdefault(fact.name, []).append(fact.value)
+    return found
+
+
+def is_made_alike(one: BundlePush, other: BundlePush) -> bool:
+    """Returns whether two pushes say the same of where their parts were made."""
+    return (
+        one.environment == other.environment
+        and one.HasField("compiler") == other.HasField("compiler")
+        and one.compiler == other.compiler
+    )
 
 
 def torch_differences(*, here: Environment, there: Environment) -> list[str]:

@@ -15,15 +15,19 @@ _sym_db = _symbol_database.Default()
 from compilefarm.v1 import environment_pb2 as compilefarm_dot_v1_dot_environment__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ompilefarm/v1/bundle.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\"{\n\nBundlePush\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.BundlePart\x12\x10\n\x08replaces\x18\x03 \x03(\t\"K\n\nBundlePart\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ompilefarm/v1/bundle.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\"\xac\x01\n\nBundlePush\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.BundlePart\x12\x10\n\x08replaces\x18\x03 \x03(\t\x12/\n\x08\x63ompiler\x18\x04 \x01(\x0b\x32\x1d.compilefarm.v1.CompilerFacts\"O\n\rCompilerFacts\x12+\n\x05\x66\x61\x63ts\x18\x01 \x03(\x0b\x32\x1c.compilefarm.v1.CompilerFact\x12\x11\n\tof_folder\x18\x02 \x01(\x08\"+\n\x0c\x43ompilerFact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"K\n\nBundlePart\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.bundle_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_BUNDLEPUSH']._serialized_start=81
-  _globals['_BUNDLEPUSH']._serialized_end=204
-  _globals['_BUNDLEPART']._serialized_start=206
-  _globals['_BUNDLEPART']._serialized_end=281
+  _globals['_BUNDLEPUSH']._serialized_start=82
+  _globals['_BUNDLEPUSH']._serialized_end=254
+  _globals['_COMPILERFACTS']._serialized_start=256
+  _globals['_COMPILERFACTS']._serialized_end=335
+  _globals['_COMPILERFACT']._serialized_start=337
+  _globals['_COMPILERFACT']._serialized_end=380
+  _globals['_BUNDLEPART']._serialized_start=382
+  _globals['_BUNDLEPART']._serialized_end=457
 # @@protoc_insertion_point(module_scope)

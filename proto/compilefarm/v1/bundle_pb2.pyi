@@ -22,6 +22,7 @@ class BundlePush(google.protobuf.message.Message):
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     PARTS_FIELD_NUMBER: builtins.int
     REPLACES_FIELD_NUMBER: builtins.int
+    COMPILER_FIELD_NUMBER: builtins.int
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """Where its parts were made."""
@@ -34,17 +35,72 @@ class BundlePush(google.protobuf.message.Message):
     def replaces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Keys of pushes that this one takes the place of: those under them that were not written later count no more."""
 
+    @property
+    def compiler(self) -> global___CompilerFacts:
+        """What of the process that has pushed it decides how graphs are compiled, beside what the environment says. Absent: that
+        cannot be said, or a release that did not say it has pushed it; then parts that depend on it are of no use elsewhere.
+        """
+
     def __init__(
         self,
         *,
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
         parts: collections.abc.Iterable[global___BundlePart] | None = ...,
         replaces: collections.abc.Iterable[builtins.str] | None = ...,
+        compiler: global___CompilerFacts | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "parts", b"parts", "replaces", b"replaces"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["compiler", b"compiler", "environment", b"environment"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compiler", b"compiler", "environment", b"environment", "parts", b"parts", "replaces", b"replaces"]) -> None: ...
 
 global___BundlePush = BundlePush
+
+@typing.final
+class CompilerFacts(google.protobuf.message.Message):
+    """What decides how a process compiles and stands in none of torch's keys."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FACTS_FIELD_NUMBER: builtins.int
+    OF_FOLDER_FIELD_NUMBER: builtins.int
+    of_folder: builtins.bool
+    """Its parts were found in the folder of torch's caches: facts are what is installed there, and of the processes that
+    have compiled them nothing else is known.
+    """
+    @property
+    def facts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CompilerFact]:
+        """Those that are out of the ordinary, sorted."""
+
+    def __init__(
+        self,
+        *,
+        facts: collections.abc.Iterable[global___CompilerFact] | None = ...,
+        of_folder: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["facts", b"facts", "of_folder", b"of_folder"]) -> None: ...
+
+global___CompilerFacts = CompilerFacts
+
+@typing.final
+class CompilerFact(google.protobuf.message.Message):
+    """A fact of a process. Several may have a name."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"library", "operators of its own", "switch", "default dtype", "threads", "autocast"."""
+    value: builtins.str
+    """"timm 1.0.20", or a digest."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        value: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "value", b"value"]) -> None: ...
+
+global___CompilerFact = CompilerFact
 
 @typing.final
 class BundlePart(google.protobuf.message.Message):

@@ -18,6 +18,7 @@ from compilefarm.client.bundle_reports import Pulled, Pushed
 from compilefarm.client.bundles import Bundles
 from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import SystemClock
+from compilefarm.client.compiler_state import Unshared
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.local_caches import LocalPart
@@ -31,7 +32,7 @@ from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.opening import open_caches
 from compilefarm.store.testing import MovedClock
-from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
+from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush, CompilerFact, CompilerFacts
 from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
 
@@ -46,12 +47,26 @@ H200 = Environment(
 )
 
 
+def facts(*pairs: tuple[str, str], of_folder: bool = False) -> CompilerFacts:
+    return CompilerFacts(facts=[CompilerFact(name=name, value=value) for name, value in pairs], of_folder=of_folder)
+
+
+LIBRARY, OPERATORS = ("library", "timm 1.0.20"), ("operators of its own", "0123")
+USUAL = facts(LIBRARY, OPERATORS)
+
+
 class Machine:
     """torch's caches of a machine that is not there."""
 
-    def __init__(self, environment: Environment = H200) -> None:
+    def __init__(self, environment: Environment = H200, *, compiler: CompilerFacts | str = USUAL) -> None:
         self.loaded: dict[tuple[str, str], list[bytes]] = {}
         self._environment = environment
+        self._compiler = compiler
+
+    def compiler(self) -> CompilerFacts:
+        if isinstance(self._compiler, str):
+            raise Unshared("replaced_compiler_part", self._compiler)
+        return self._compiler
 
     def environment(self) -> Environment:
         return self._environment
@@ -88,9 +103,11 @@ def push(
     *parts: LocalPart,
     name: str = "job",
     environment: Environment = H200,
+    compiler: CompilerFacts | str = USUAL,
     trust: Trust | None = None,
 ) -> Pushed:
-    return Bundles(calls_to(address, trust=trust), local=Machine(environment)).push(name, parts)
+    machine = Machine(environment, compiler=compiler)
+    return Bundles(calls_to(address, trust=trust), local=machine).push(name, parts)
 
 
 def pull(
@@ -198,6 +215,69 @@ def test_nothing_of_another_torch_is_fetched(farm: str, there: Environment) -> N
     assert (machine.loaded, calls.moved_bytes) == ({}, 0)
     assert "torch" in pulled.obstacles[0]
     assert "is here" in pulled.obstacles[0]
+
+
+FOLDER = facts(LIBRARY, of_folder=True)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "words"),
+    [
+        (facts(("library", "timm 1.0.19"), OPERATORS), USUAL, "library timm 1.0.19 made it, timm 1.0.20 is here"),
+        (facts(LIBRARY, ("operators of its own", "4567")), USUAL, "operators of its own 4567 made it, 0123 is here"),
+        (facts(LIBRARY), USUAL, "operators of its own absent made it, 0123 is here"),
+        (facts(LIBRARY, OPERATORS, ("switch", "a False")), USUAL, "switch a False made it, absent is here"),
+        (facts(LIBRARY, OPERATORS, ("threads", "2")), USUAL, "threads 2 made it, absent is here"),
+        (USUAL, "something of its own", "of no use here: something of its own"),
+        # Of those who have filled a folder nobody knows the operators.
+        (FOLDER, USUAL, "operators of its own absent made it, 0123 is here"),
+        (USUAL, FOLDER, "operators of its own 0123 made it, absent is here"),
+        (facts(("library", "timm 1.0.19"), of_folder=True), FOLDER, "library timm 1.0.19 made it, timm 1.0.20 is here"),
+    ],
+    ids=[
+        *("library", "operators", "only here", "switch", "threads", "replaced here", "a folder's there"),
+        *("a folder's here", "another folder's"),
+    ],
+)
+def test_what_another_process_would_not_have_compiled_so_is_named_before_it_is_fetched(
+    farm: str, there: CompilerFacts, here: CompilerFacts | str, words: str
+) -> None:
+    push(farm, part(b"graph" * 1000), part(b"decisions", kind="pgo"), compiler=there)
+    calls = calls_to(farm)
+    machine, pulled = pull(farm, calls=calls, machine=Machine(compiler=here))
+    assert machine.loaded == {("pgo", "key"): [b"decisions"]}
+    assert calls.moved_bytes == len(b"decisions")
+    assert len(pulled.obstacles) == 1
+    assert words in pulled.obstacles[0]
+
+
+def test_what_one_folder_holds_another_takes(farm: str) -> None:
+    # A process says more of itself, before 2.15, than is known of a folder.
+    push(farm, part(b"graph"), compiler=facts(LIBRARY, ("threads", "2"), ("default dtype", "torch.float32")))
+    push(farm, part(b"of folder", key="other"), compiler=FOLDER)
+    machine, pulled = pull(farm, machine=Machine(compiler=FOLDER))
+    assert (len(machine.loaded), pulled.obstacles) == (2, ())
+
+
+def test_what_an_earlier_release_has_pushed_says_too_little(farm: str) -> None:
+    content = b"graph" * 1000
+    calls = calls_to(farm)
+    calls.write_part(digest_of(content), content)
+    described = part(content).description
+    earlier = BundlePush(environment=H200, parts=[described]).SerializeToString()
+    calls.write(TorchCache.TORCH_CACHE_MEGA_PUSH, f"job {digest_of(earlier)}", earlier)
+    machine, pulled = pull(farm, calls=calls)
+    assert (machine.loaded, calls.moved_bytes) == ({}, 0)
+    assert "is not said" in pulled.obstacles[0]
+    assert push(farm, part(content)).added == {"inductor": 1}
+    assert pull(farm)[0].loaded == {("inductor", "key"): [content]}
+
+
+def test_of_a_process_with_a_compiler_of_its_own_decisions_on_shapes_are_pushed(farm: str) -> None:
+    pushed = push(farm, part(b"graph"), part(b"decisions", kind="pgo"), compiler="something of its own")
+    assert pushed.added == {"pgo": 1}
+    assert pushed.obstacles == ("of no use to others: something of its own",)
+    assert pull(farm)[0].loaded == {("pgo", "key"): [b"decisions"]}
 
 
 def test_a_bundle_has_parts_for_several_machines(farm: str) -> None:
@@ -546,8 +626,33 @@ def test_a_pull_that_is_cut_off_says_what_was_loaded(farm: str) -> None:
     assert not pull(farm)[1].is_cut_off
 
 
+class FillingFarm(CountingCalls):
+    """A farm that takes some contents, and then answers to nobody any more."""
+
+    contents = 2
+
+    def write_part(self, digest: str, content: bytes) -> None:
+        if not self.contents:
+            raise Unreachable("nobody answers")
+        super().write_part(digest, content)
+        self.contents -= 1
+
+
+def test_a_push_that_is_cut_off_says_what_was_sent(farm: str) -> None:
+    config, clock = ClientConfig(address=farm), SystemClock()
+    calls = FillingFarm(config, connection=Connection(config, clock=clock), clock=clock)
+    parts = [part(f"content {number}".encode(), key=f"graph {number}") for number in range(5)]
+    pushed = Bundles(calls, local=Machine()).push("job", parts)
+    assert (pushed.added, pushed.sent_bytes, pushed.is_cut_off) == ({}, 2 * len(b"content 0"), True)
+    assert pushed.obstacles == ("5 times: [unreachable] nobody answers",)
+    # What was sent is not sent again.
+    further = push(farm, *parts)
+    assert (further.added, further.sent_bytes, further.is_cut_off) == ({"inductor": 5}, 3 * len(b"content 0"), False)
+
+
 def test_equal_pushes_are_one(farm: str, store: Path) -> None:
-    content = BundlePush(environment=H200, parts=[part(b"graph").description]).SerializeToString(deterministic=True)
+    described = BundlePush(environment=H200, compiler=USUAL, parts=[part(b"graph").description])
+    content = described.SerializeToString(deterministic=True)
     push(farm, part(b"graph"))
     write_push(farm, content)
     assert len(files(store, "mega_push")) == 1
