@@ -95,3 +95,32 @@ def test_a_kernel_of_which_the_farm_has_lost_a_file_is_a_miss(machines: list[Mac
     ]
     calls.remove(TorchCache.TORCH_CACHE_TRITON, [lost])
     assert read(machines[1]) == {}
+
+
+def test_a_file_here_that_cannot_be_read_is_a_miss_with_a_reason(
+    machines: list[Machine], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = machines
+    write(first)
+    assert read(second) == FILES
+    for path in (tmp_path / "second").glob("*/kernel.cubin"):
+        path.unlink()
+        path.mkdir()
+    assert read(second) == {}
+    (line,) = [record.getMessage() for record in caplog.records if "unreadable_file" in record.getMessage()]
+    assert "Triton's kernel.cubin on this machine" in line
+
+
+def test_a_file_that_another_process_removes_meanwhile_is_asked_for(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton.runtime.cache")
+    # It imports Triton.
+    from compilefarm.client import triton_cache
+
+    def removed(key: str, filename: str) -> bytes:
+        raise FileNotFoundError(filename)
+
+    write(machines[0])
+    monkeypatch.setattr(triton_cache, "find_local_file", removed)
+    assert read(machines[1]) == FILES

@@ -35,7 +35,15 @@ class TritonCache(RemoteCacheBackend):  # type: ignore[misc]  # Triton has no ty
         self._caches.keep(TorchCache.TORCH_CACHE_TRITON, self._name(filename), data)
 
     def _find(self, filename: str) -> bytes | None:
-        local = find_local_file(self._key, filename)
+        try:
+            local = find_local_file(self._key, filename)
+        except FileNotFoundError:
+            # Another process has removed it since it was seen.
+            local = None
+        except OSError as error:
+            # Triton would put what the farm has in its place, and fail.
+            self._caches.leave_out("unreadable_file", why=f"Triton's {filename} on this machine: {error}", action="read")
+            return None
         return self._caches.find(TorchCache.TORCH_CACHE_TRITON, self._name(filename)) if local is None else local
 
     def _name(self, filename: str) -> str:
