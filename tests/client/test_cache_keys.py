@@ -51,12 +51,14 @@ WAYS = pytest.mark.parametrize("way", ["caches", "bundle"])
 
 
 def told_by_pod(starting: ForkedPods, folder: Path, module: str, *, farm: str, way: str) -> dict[str, Any]:
-    """What a pod tells that has a module of its own, after it was held against its own results without a compiler."""
+    """What a pod tells that has a module of its own; if that leaves the compiler as it is, held against its own results
+    without a compiler.
+    """
     folder.mkdir(exist_ok=True)
     (folder / "registered_by_pod.py").write_text(module)
     variables = environment(**local(folder), COMPILEFARM_ADDRESS=farm)
     told = printed(starting.run("tests.client.registering_pod", str(folder), way, environment=variables))
-    assert told["results"] == told["eager"]
+    assert told["results"] == told["eager"] or "_inductor" in module
     return told
 
 
@@ -84,6 +86,48 @@ def test_pods_whose_own_operators_differ_get_their_own_results(
     assert told("other-kernel", thrice, twice) == ([4.0, 2.0], 0)
     assert told("other-gradient", twice, thrice) == ([2.0, 4.0], 0)
     assert told("like-the-first", twice, twice) == ([2.0, 2.0], 1)
+
+
+# What torch itself has, and what a deployment puts in its place.
+PRODUCT = """
+import torch
+{changes}
+
+def function(x):
+    bias = torch.ones(2)
+    return torch.addmm(bias, x, x), torch.mm(x, x)
+"""
+CHANGES = {
+    "decomposition": """
+from torch._inductor.decomposition import decompositions
+
+decompositions[torch.ops.aten.addmm.default] = lambda bias, x, y, **_: torch.mm(x, y)
+""",
+    "pattern": """
+from torch._inductor.fx_passes import post_grad
+from torch._inductor.pattern_matcher import Arg, CallFunction, register_graph_pattern
+
+
+@register_graph_pattern(CallFunction(torch.ops.aten.mm.default, Arg(), Arg()), pass_dict=post_grad.pass_patterns[0])
+def negate(match, x, y):
+    match.replace_by_example(lambda x, y: -(x + y), [x, y])
+""",
+}
+
+
+@WAYS
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_pod_gets_nothing_of_one_that_has_replaced_a_part_of_inductor(
+    starting: ForkedPods, farm: str, tmp_path: Path, way: str, change: str
+) -> None:
+    def told(name: str, changes: str = "") -> tuple[list[float], int]:
+        pod = told_by_pod(starting, tmp_path / name, PRODUCT.format(changes=changes), farm=farm, way=way)
+        return pod["results"], pod["hits"]
+
+    other = told("other", CHANGES[change])
+    own = told("own")
+    assert other != own
+    assert told("own-again") == (own[0], 1)
 
 
 def key() -> str:

@@ -23,7 +23,12 @@ from compilefarm.graph.extensions import find_foreign_kernel, look_at_loaded_fil
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.registrations import FILES_OF_TORCH, has_unused_kernel, registering_files
 from compilefarm.torch_internals import registrations
-from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_patterns, inductor_tables
+from compilefarm.torch_internals.decompositions import (
+    InductorPatterns,
+    decomposition_tables,
+    inductor_patterns,
+    inductor_tables,
+)
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.registrations import implementations_from_python, meta_implementations_of_torch
 
@@ -45,8 +50,10 @@ _OPERATOR_METHODS = sorted(
 _known: dict[int, object] = {}
 # What tables held when all of it was torch's own, what torch's packets of operators held, and the operators in them.
 _entries_seen: list[dict[Any, Any]] = []
-_inductor_entries_seen: list[dict[Any, Any]] = []
+_inductor_entries_seen: list[tuple[Any, list[Any]]] = []
+_patterns_seen: list[object] = []
 _packets_seen: list[dict[str, Any]] = []
+_patterns = InductorPatterns()
 _overloads: list[OpOverload] = []
 _checked: set[str] = set()
 
@@ -57,17 +64,30 @@ def find_replacement() -> str | None:
 
 
 def find_registered_replacement() -> str | None:
-    """The same, as far as it is found within a tenth of a millisecond: kernels that Python registered, and entries of
-    Inductor's tables.
+    """The same, as far as it is found within a tenth of a millisecond: kernels that Python registered, entries of
+    Inductor's tables, and patterns that it looks for.
     """
+    return _find_kernel() or _find_inductor_entry() or _find_new_pattern()
+
+
+def _find_inductor_entry() -> str | None:
     global _inductor_entries_seen
-    if (kernel := _find_kernel()) is not None:
-        return kernel
-    now = [entries for _, entries in inductor_tables()]
+    # To say that a table is as it was, functions and the last target are enough: dictionaries are added to at the end.
+    now = [(next(reversed(entries), None), list(entries.values())) for _, entries in inductor_tables()]
     if now == _inductor_entries_seen:
         return None
     found = _find_foreign_entry(inductor_tables())
-    _inductor_entries_seen = [] if found is not None else [dict(entries) for entries in now]
+    _inductor_entries_seen = [] if found is not None else now
+    return found
+
+
+def _find_new_pattern() -> str | None:
+    global _patterns_seen
+    now = _patterns.entries()
+    if now == _patterns_seen:
+        return None
+    found = _find_pattern()
+    _patterns_seen = [] if found is not None else now
     return found
 
 
@@ -124,9 +144,12 @@ def is_own_method(name: str) -> bool:
 
 def _find_kernel() -> str | None:
     """A kernel of an operator of torch that Python registered from elsewhere."""
-    entries = implementations_from_python() - _checked
+    registered = implementations_from_python()
+    if registered <= _checked:
+        return None
+    entries = registered - _checked
     # It would take a while to ask the dispatcher about as many as torch has of its own.
-    for entry in entries - (meta_implementations_of_torch() if entries else set()):
+    for entry in entries - meta_implementations_of_torch():
         namespace, name, key = entry.split("/") if entry.count("/") == 2 else ("", "", "")
         if is_of_torch(f"{namespace}::") and _is_replaced(f"{namespace}::{name}", key=key):
             return f"the kernel of {namespace}::{name} for {key}"
