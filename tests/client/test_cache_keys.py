@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,51 @@ def test_pods_whose_own_operators_differ_get_their_own_results(
     assert told("like-the-first", twice, twice) == ([2.0, 2.0], 1)
 
 
+# As a pod builds it itself. Traces run the kernel, which the dispatcher calls composite.
+EXTENSION = """
+#include <torch/library.h>
+char number[] = "products: 1";
+at::Tensor scaled(const at::Tensor& x) { return number[10] == '1' ? x.mm(x) : x.mm(x).mm(x); }
+TORCH_LIBRARY(of_a_pod, library) { library.def("scaled(Tensor x) -> Tensor", scaled); }
+"""
+LOADING = """
+import torch
+
+torch.ops.load_library("{library}")
+
+def function(x):
+    return torch.ops.of_a_pod.scaled(x.detach()), torch.mm(x, x)
+"""
+
+
+@pytest.fixture(scope="module")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two versions of an operator; a compiler takes its time for one."""
+    folder, files = tmp_path_factory.mktemp("extensions"), Path(torch.__file__).parent
+    source, *libraries = (folder / name for name in ("extension.cpp", "first.so", "other.so"))
+    source.write_text(EXTENSION)
+    torchs = [f"-I{files}/include", f"-L{files}/lib", "-ltorch_cpu", "-lc10"]
+    subprocess.run(["g++", "-std=c++20", "-O0", "-shared", "-fPIC", source, *torchs, "-o", libraries[0]], check=True)
+    libraries[1].write_bytes(libraries[0].read_bytes().replace(b"products: 1", b"products: 2"))
+    return libraries
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="builds extensions")
+@WAYS
+def test_pods_whose_own_operators_in_cpp_differ_get_their_own_results(
+    starting: ForkedPods, farm: str, tmp_path: Path, way: str, extensions: list[Path]
+) -> None:
+    def told(name: str, library: Path) -> tuple[list[float], int]:
+        module = LOADING.format(library=library)
+        pod = told_by_pod(starting, tmp_path / name, module, farm=farm, way=way)
+        return pod["results"], pod["hits"]
+
+    assert told("first", extensions[0]) == ([2.0, 4.0], 0)
+    assert told("other", extensions[1]) == ([4.0, 4.0], 0)
+    assert told("like-the-first", extensions[0]) == ([2.0, 4.0], 1)
+
+
 # What torch itself has, and what a deployment puts in its place.
 PRODUCT = """
 import torch
@@ -160,6 +207,15 @@ def test_math_of_attention_in_a_narrow_precision_is_told_apart() -> None:
 def test_libraries_of_other_versions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = key()
     monkeypatch.setattr(compiler_state, "installed_libraries", lambda: (("library", "a-library 2.0"),))
+    assert key() != usual
+
+
+def test_what_triton_makes_of_kernels_is_told_apart_where_a_gpu_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cached graphs have their kernels with them."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    usual = key()
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
     assert key() != usual
 
 

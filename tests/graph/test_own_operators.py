@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
+from compilefarm.core.distributions import is_of_library_of_torch
 from compilefarm.graph.operators import NAMESPACES_OF_TORCH
 from compilefarm.graph.own_operators import FURTHER_OF_TORCH
 from tests.lean import LEAN
@@ -97,3 +100,13 @@ def halved(x: torch.Tensor) -> torch.Tensor:
 
 def backward(context: object, gradient: torch.Tensor) -> torch.Tensor:
     return gradient / 2
+
+
+def test_what_lies_in_no_library_of_which_keys_say_the_version_is_own(tmp_path: Path) -> None:
+    vision = importlib.util.find_spec("torchvision")
+    assert vision is not None
+    assert vision.origin is not None
+    assert is_of_library_of_torch(Path(vision.origin))
+    # It is installed, and nobody says that it needs torch.
+    assert not is_of_library_of_torch(Path(pytest.__file__).resolve())
+    assert not is_of_library_of_torch(tmp_path / "library.so")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 
 import torch
+from torch._inductor.pattern_matcher import Arg, CallFunction, PatternMatcherPass, register_graph_pattern
 
 from compilefarm.torch_internals.decompositions import (
+    InductorPatterns,
     Table,
     decomposition_tables,
     inductor_patterns,
@@ -32,3 +34,19 @@ def test_patterns_are_seen_once_they_are_imported() -> None:
     module = importlib.import_module("torch._inductor.fx_passes.post_grad")
     assert any(True for _ in patterns_in(module))
     assert {name for name, _ in inductor_patterns()} >= {"torch._inductor.fx_passes.post_grad"}
+
+
+def test_patterns_that_are_added_are_found_with_those_that_were_there() -> None:
+    module = importlib.import_module("torch._inductor.fx_passes.post_grad")
+    patterns = InductorPatterns()
+    before = patterns.entries()
+    assert before == [entry for _, entry in inductor_patterns()]
+    further = PatternMatcherPass()
+    module.pass_patterns.append(further)
+    try:
+        wanted = CallFunction(torch.ops.aten.mm.default, Arg(), Arg())
+        register_graph_pattern(wanted, pass_dict=further)(lambda match, x, y: None)
+        assert len(patterns.entries()) == len(before) + 1
+    finally:
+        module.pass_patterns.remove(further)
+    assert patterns.entries() == before

@@ -1,10 +1,11 @@
 """Keys of entries of torch's caches in a farm: torch's keys, with what these leave out. Of compiled graphs that is the
-state of the compiler (`compiler_state.py`), and the vector instructions that their C++ is written for. A pod would get
-another pod's results.
+state of the compiler (`compiler_state.py`), the vector instructions that their C++ is written for, and what decides
+which kernels Triton makes. A pod would get another pod's results.
 """
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 from compilefarm.client.compiler_state import OF_DYNAMO, REPLACED, CompilerState, Unshared
@@ -69,12 +70,32 @@ class CacheKeys:
 
     def _state(self, name: str) -> str:
         """What torch's keys leave out, of this thread now."""
-        return _digest(*(value for _, value in self._compiler.facts(name)))
+        return _digest(*(value for _, value in self._compiler.facts(name)), *_gpu_settings())
 
 
 @cache
 def _digest(*state: str) -> str:
     return digest_of("\n".join((_processor(), *state)).encode())[:_DIGITS]
+
+
+def _gpu_settings() -> list[str]:
+    """Variables and knobs of Triton that decide what kernels for a GPU become, where this process uses one. A cached
+    graph has its kernels with it.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return []
+    from compilefarm.graph.knobs import matched_knobs
+
+    return [*_gpu_variables(), *matched_knobs()]
+
+
+@cache
+def _gpu_variables() -> tuple[str, ...]:
+    from compilefarm.core.variables import matched_variables
+
+    return tuple(matched_variables(os.environ, device_type="cuda"))
 
 
 @cache

@@ -3,7 +3,7 @@ of entries of torch's caches in a farm say it, and so do Mega-Cache bundles.
 
 It is
 - the libraries that are installed beside torch;
-- operators that the process registers itself, whose code traces run and torch knows by name;
+- operators that the process registers itself, in Python or in C++, whose code traces run and torch knows by name;
 - switches of torch.backends, such as those for attention and for the order in which einsum contracts;
 - whether constants were folded with the smallest numbers taken for zero (torch.set_flush_denormal);
 - before 2.15 the number of threads, the default dtype and the dtypes of autocast, too
@@ -21,6 +21,7 @@ from compilefarm.core.bundles import AUTOCAST, DEFAULT_DTYPE, THREADS
 from compilefarm.core.denormals import flushes_denormal
 
 if TYPE_CHECKING:
+    from compilefarm.graph.own_libraries import OwnLibraries
     from compilefarm.graph.own_operators import OwnOperators
 
 REPLACED = "replaced_compiler_part"
@@ -30,7 +31,8 @@ OF_DYNAMO = "AOT_AUTOGRAD"
 _OWN_CHANGE = "joint_custom_pass"
 # From it on torch's keys tell states apart themselves, numbers of threads only for graphs that may run on processors.
 _FIRST_THAT_TELLS_STATES = (2, 15)
-_LIBRARY, _OPERATORS, _SWITCH = "library", "operators of its own", "switch"
+_LIBRARY, _SWITCH = "library", "switch"
+_OPERATORS, _OWN_LIBRARIES = "operators of its own", "shared objects of its own with operators"
 
 # Name and value; an empty value says that there is nothing of it.
 Fact = tuple[str, str]
@@ -54,6 +56,7 @@ class CompilerState:
 
     def __init__(self) -> None:
         self._own_operators: OwnOperators | None = None
+        self._own_libraries: OwnLibraries
 
     def facts(self, cache_name: str) -> list[Fact]:
         """Returns what the keys of a cache leave out, of this thread now.
@@ -70,7 +73,7 @@ class CompilerState:
 
         is_of_dynamo = cache_name == OF_DYNAMO
         _require_own_compiler(is_of_dynamo=is_of_dynamo)
-        facts = [*installed_libraries(), (_OPERATORS, self._operators()), *_unusual(is_of_dynamo=is_of_dynamo)]
+        facts = [*installed_libraries(), *self._operators(), *_unusual(is_of_dynamo=is_of_dynamo)]
         if not _tells_states():
             autocast = autocast_device_types() if is_of_dynamo else ()
             facts += [
@@ -83,16 +86,18 @@ class CompilerState:
             ]
         return facts
 
-    def _operators(self) -> str:
+    def _operators(self) -> list[Fact]:
         from compilefarm.graph.bypass import Bypass
+        from compilefarm.graph.own_libraries import OwnLibraries
         from compilefarm.graph.own_operators import OwnOperators
 
         if self._own_operators is None:
-            self._own_operators = OwnOperators()
+            self._own_operators, self._own_libraries = OwnOperators(), OwnLibraries()
         try:
-            return self._own_operators.digest()
+            operators, libraries = self._own_operators.digest(), self._own_libraries.digest()
         except Bypass as bypass:
             raise Unshared(bypass.reason, str(bypass)) from bypass
+        return [(_OPERATORS, operators), *([(_OWN_LIBRARIES, libraries)] if libraries else [])]
 
 
 @cache

@@ -42,7 +42,9 @@ class TritonCache(RemoteCacheBackend):  # type: ignore[misc]  # Triton has no ty
             local = None
         except OSError as error:
             # Triton would put what the farm has in its place, and fail.
-            self._caches.leave_out("unreadable_file", why=f"Triton's {filename} on this machine: {error}", action="read")
+            self._caches.leave_out(
+                "unreadable_file", why=f"Triton's {filename} on this machine: {error}", action="read"
+            )
             return None
         return self._caches.find(TorchCache.TORCH_CACHE_TRITON, self._name(filename)) if local is None else local
 

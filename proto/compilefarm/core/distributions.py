@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compilefarm.core.libraries import KNOWN_LIBRARIES, is_listed, normalized
+from compilefarm.core.sources import installation_places
 
 # In the metadata of a distribution (PyPA's core metadata). What is read is long, and parsing takes most of the time.
 _NAME = re.compile(r"^Name: *(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -81,6 +82,16 @@ def libraries_of_torch() -> tuple[str, ...]:
         if (name := _NAME.search(text)) and _computes(name[1], text) and (version := _VERSION.search(text))
     }
     return tuple(sorted(f"{normalized(name)} {version}" for name, version in found))
+
+
+def is_of_library_of_torch(path: Path) -> bool:
+    """Whether a file lies in an installed distribution of which `libraries_of_torch` says the version."""
+    file = path.resolve()
+    place = next((place for place in installation_places() if place in file.parents), None)
+    if place is None:
+        return False
+    found = _distribution(file.relative_to(place).parts[0].partition(".")[0])
+    return found is not None and f"{normalized(found.name)} {found.version}" in libraries_of_torch()
 
 
 def _computes(name: str, metadata: str) -> bool:

@@ -93,10 +93,15 @@ def path_of(name: str) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
+@functools.cache
+def installation_places() -> tuple[Path, ...]:
+    """The folders in which distributions are installed."""
+    return tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("purelib", "platlib")})
+
+
 def is_installed(path: Path) -> bool:
     """Whether a file lies where distributions are installed."""
-    places = {Path(sysconfig.get_paths()[key]).resolve() for key in ("purelib", "platlib")}
-    return any(place in path.parents for place in places)
+    return any(place in path.parents for place in installation_places())
 
 
 @dataclass(slots=True, kw_only=True)

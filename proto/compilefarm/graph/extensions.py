@@ -60,6 +60,21 @@ def look_at_loaded_files() -> None:
     _named_in(_loaded_files())
 
 
+def loaded_libraries() -> Iterator[str]:
+    """Files that this process has mapped to be executed, without torch's own and others that register no kernels."""
+    return (file for file in _loaded_files() if not _HARMLESS.match(file))
+
+
+def registers_kernels(library: Path) -> bool:
+    """Whether a shared object may register kernels of operators, by the names that it asks others for.
+
+    Raises:
+        OSError, struct.error, LookupError: it was removed, is none, or does not say what stands where.
+    """
+    symbols = names_of_symbols(library)
+    return any(registrar in symbols for registrar in _REGISTRARS)
+
+
 def _loaded_files() -> set[str]:
     return set(_LOADED.findall(Path("/proc/self/maps").read_text()))
 
@@ -87,8 +102,7 @@ def registrable(library: Path) -> Collection[str]:
     """How the names begin of all operators of torch that a shared object may register kernels for: by the names that
     it asks others for, and by those that stand in it."""
     try:
-        symbols = names_of_symbols(library)
-        if not any(registrar in symbols for registrar in _REGISTRARS):
+        if not registers_kernels(library):
             return ()
         return operators_named(library, namespaces=NAMESPACES_OF_TORCH, operators=_operators_of_torch())
     except (OSError, struct.error, LookupError):

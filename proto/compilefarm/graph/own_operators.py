@@ -1,4 +1,5 @@
-"""Operators that code of this process has registered in Python: its own, not torch's and not an installed library's.
+"""Operators that code of this process has registered in Python: its own, not torch's and not those of an installed
+library whose version keys say anyway.
 
 torch's caches know an operator by its name. What a trace runs of it (a composite kernel, a gradient, what says shapes)
 is part of the compiled graph.
@@ -12,7 +13,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.sources import is_installed
+from compilefarm.core.distributions import is_of_library_of_torch
 from compilefarm.graph.operators import NAMESPACES_OF_TORCH, describe_operators
 from compilefarm.graph.registrations import FILES_OF_TORCH, kernels_run_by_traces
 from compilefarm.torch_internals import registrations
@@ -72,8 +73,8 @@ def _is_own(name: str) -> bool:
     files = [kernel.file for kernel in kernels_run_by_traces(name) if kernel.is_python]
     files += [file for function in _functions_of(name) for file in _files_of(function, set())]
     # What torch's decorators register seems to come from torch.
-    found = [Path(file).resolve() for file in files if not file.startswith(FILES_OF_TORCH)]
-    return not (found and all(map(is_installed, found)))
+    found = [Path(file) for file in files if not file.startswith(FILES_OF_TORCH)]
+    return not (found and all(map(is_of_library_of_torch, found)))
 
 
 def _files_of(function: object, seen: set[int]) -> Iterator[str]:

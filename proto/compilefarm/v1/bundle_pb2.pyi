@@ -89,7 +89,9 @@ class CompilerFact(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     VALUE_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"library", "operators of its own", "switch", "default dtype", "threads", "autocast"."""
+    """"library", "operators of its own", "shared objects of its own with operators", "switch", "default dtype", "threads",
+    "autocast".
+    """
     value: builtins.str
     """"timm 1.0.20", or a digest."""
     def __init__(
