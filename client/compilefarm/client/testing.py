@@ -22,7 +22,7 @@ from compilefarm.client.runtime import Encoded
 from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY, FarmError, IncompatibleArtifact, MissingBlobs, NotStored
-from compilefarm.core.keys import key_of
+from compilefarm.core.keys import key_of, newest_format
 from compilefarm.core.requests import Request, unpack_request
 from compilefarm.v1 import blob_service_pb2, blob_service_pb2_grpc, compile_service_pb2, compile_service_pb2_grpc
 from compilefarm.v1.environment_pb2 import Environment
@@ -255,6 +255,7 @@ def manifest_of(*contents: bytes, key: str = "key", torch: str = "2.11.0") -> Ma
     )
     return Manifest(
         key=key,
+        key_format=newest_format(),
         environment=Environment(torch=torch),
         program=program,
         libraries=[Library(source_digest=blob.digest, name="library", blob=blob) for blob in libraries],
