@@ -19,6 +19,7 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker.operator_guard import guarding_operators
 
 aten: Any = torch.ops.aten
 Arguments = dict[str, Any]
@@ -26,6 +27,8 @@ Spoil = Callable[[Arguments], Mapping[str, Any]]
 
 _ON_GPU = ("cudnn", "efficient", "flash")
 _KINDS = (*_ON_GPU, "flash_for_cpu")
+# Of batches, lengths, elements of a head, and heads.
+_SCATTERED = {"query": (2, 5, 8, 4), "key": (2, 6, 8, 4), "value": (2, 6, 8, 4)}
 
 
 def _operator(kind: str, *, backward: bool) -> Any:
@@ -223,3 +226,18 @@ def test_dropout_as_a_model_says_it_travels() -> None:
 
     encoded = capture(model, torch.ones(1, 2, 4, 8)).encode()
     decode_job(encoded.job, blobs=encoded.blobs)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_heads_that_are_laid_out_while_the_graph_is_compiled(kind: str, *, backward: bool) -> None:
+    """Inductor leaves heads to the gradient as it likes, and copies them for the kernel; a caller's lie as he says."""
+
+    def scattered(given: Arguments) -> Arguments:
+        return {name: given[name].new_empty(*_SCATTERED[name]).permute(0, 3, 1, 2) for name in _SCATTERED}
+
+    with pytest.raises(InvalidRequest, match="elements of a head do not lie side by side"):
+        decode_job(_job(kind, backward=backward, spoil=scattered), blobs={})
+    with FakeTensorMode(), guarding_operators(calls_views=False):
+        given = _backward(kind) if backward else _forward(kind)
+        _operator(kind, backward=backward)(**given | scattered(given))

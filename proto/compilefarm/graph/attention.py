@@ -27,6 +27,7 @@ OPERATORS = frozenset(f"aten::{name}" for name in (*_FORWARD, *_BACKWARD))
 # Tensors that a schema does not call optional, and that are none where no batch has sequences of several lengths.
 _ABSENT = ("attn_bias", "cum_seq_k", "cum_seq_q")
 _HEADS = ("query", "key", "value")
+_GRADIENT_ON_CPU = "_scaled_dot_product_flash_attention_for_cpu_backward"
 
 
 def may_be_absent(operator: str, *, argument: str) -> bool:
@@ -44,13 +45,28 @@ def find_objection(given: Arguments) -> str | None:
     return None if given.get("dropout_p", 0.0) == 0.0 else "attention with dropout is not taken in parts"
 
 
-def find_check(name: str) -> Callable[[Arguments], str | None] | None:
+def find_check(name: str, *, lays_out: bool) -> Callable[[Arguments], str | None] | None:
     """What holds arguments against each other before an operator runs; None if it is none of these.
 
     Args:
         name: of the operator, without namespace and overload.
+        lays_out: whether heads are laid out for the operator, however they lie now. Inductor leaves them to the
+            gradient as it likes, and copies them for the kernel (torch/_inductor/lowering.py: sdpa_constraint).
     """
-    return _CHECKS.get(name)
+    fits = _CHECKS.get(name)
+    return fits if fits is None or lays_out else lambda given: fits(given) or _find_scattered(name, given)
+
+
+def _find_scattered(name: str, given: Arguments) -> str | None:
+    heads = [*_HEADS, *(("out", _gradient_in(given)) if name == _GRADIENT_ON_CPU else ())]
+    lasts = [(given[each].stride(-1), given[each].shape[-1]) for each in heads]
+    is_near = all(step == 1 or size == 1 for step, size in lasts)
+    return None if is_near else "elements of a head do not lie side by side"
+
+
+def _gradient_in(given: Arguments) -> str:
+    """The name of the argument that is the gradient of the result."""
+    return "grad_out" if "grad_out" in given else "grad_out_"
 
 
 def _heads(given: Arguments) -> str | None:
@@ -63,12 +79,7 @@ def _heads(given: Arguments) -> str | None:
     # Blocks of both are counted, and divided by.
     if query[2] == 0 or key[2] == 0:
         return "there are no queries, or no keys"
-    return None if _are_near(given, _HEADS) else "elements of a head do not lie side by side"
-
-
-def _are_near(given: Arguments, tensors: Sequence[str]) -> bool:
-    lasts = [(given[name].stride(-1), given[name].shape[-1]) for name in tensors]
-    return all(step == 1 or size == 1 for step, size in lasts)
+    return None
 
 
 def _heads_on_gpu(given: Arguments) -> str | None:
@@ -98,7 +109,7 @@ def _results(given: Arguments) -> str | None:
     are read as the queries say, and lengths of sequences as they are given.
     """
     query, value, out = given["query"], given["value"], given["out"]
-    gradient, sums = given["grad_out"] if "grad_out" in given else given["grad_out_"], given["logsumexp"]
+    gradient, sums = given[_gradient_in(given)], given["logsumexp"]
     shape = (*query.shape[:3], value.shape[3])
     if tuple(out.shape) != shape or tuple(gradient.shape) != shape or not _are_alike([query, out, gradient]):
         return "its result and the gradient of it are not what these queries have"
@@ -143,16 +154,15 @@ def _gradients_on_cpu(given: Arguments) -> str | None:
     widths = {each.shape[3] for each in (query, key, value)}
     if len(widths) > 1 or not _are_alike([query, key, value]):
         return "queries, keys and values differ in width or in dtype"
-    gradient = "grad_out" if "grad_out" in given else "grad_out_"
-    is_whole = sums.shape[2] == query.shape[2] and sums.dim() == 3 and _are_near(given, ("out", gradient))
-    return None if is_whole else "its sums or its result lie otherwise"
+    is_whole = sums.shape[2] == query.shape[2] and sums.dim() == 3
+    return None if is_whole else "its sums are not those of these queries"
 
 
 # aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h: kAlignLSE
 _BLOCK = 32
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _heads,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _gradients_on_cpu,
+    _GRADIENT_ON_CPU: _gradients_on_cpu,
     **dict.fromkeys(_FORWARD, _heads_on_gpu),
     "_scaled_dot_product_cudnn_attention_backward": _gradients_by_cudnn,
     "_scaled_dot_product_efficient_attention_backward": _gradients_of_efficient,

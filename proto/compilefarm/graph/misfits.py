@@ -36,16 +36,19 @@ _NORMS = frozenset(
 )  # fmt: skip
 
 
-def find_misfit(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def find_misfit(
+    operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, lays_out: bool = False
+) -> str | None:
     """Why an operator may not run with these arguments; None if it may.
 
     Args:
         operator: is about to be run.
         args: positional arguments, tensors among them fake.
         kwargs: named arguments.
+        lays_out: whether Inductor runs it, which lays heads of attention out for it (attention.py).
     """
     name = schema_of(operator).name.partition("::")[2]
-    find = _find_check(name)
+    find = _find_check(name, lays_out=lays_out)
     if find is None and name not in _WITHOUT_GAPS:
         return None
     given = named_arguments(schema_of(operator), args, kwargs)
@@ -62,14 +65,16 @@ def _find_gaps(name: str, given: Arguments) -> str | None:
     return next((f"{each} has gaps, or elements that are the same memory" for each in gaps), None)
 
 
-def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
+def _find_check(name: str, *, lays_out: bool) -> Callable[[Arguments], str | None] | None:
     if name in _NORMS:
         return _statistics_of_channels
     if name in _CHECKS:
         return _CHECKS[name]
     if name.startswith("_foreach_"):
         return _lists_side_by_side
-    return _lists_of_an_optimizer if name in OPTIMIZERS else attention.find_check(name) or collectives.find_check(name)
+    if name in OPTIMIZERS:
+        return _lists_of_an_optimizer
+    return attention.find_check(name, lays_out=lays_out) or collectives.find_check(name)
 
 
 def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from compilefarm.core.errors import InvalidRequest
@@ -34,7 +35,7 @@ def guarding_operators(*, calls_views: bool) -> Iterator[None]:
         InvalidRequest: one would have, even if the compiler went on without it.
     """
     refused: list[str] = []
-    checks = (find_excess, find_misfit, *((find_unknown_view,) if calls_views else ()))
+    checks = (find_excess, partial(find_misfit, lays_out=True), *((find_unknown_view,) if calls_views else ()))
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         objection = next(filter(None, (find(operator, args, kwargs) for find in checks)), None)
