@@ -265,7 +265,7 @@ class ChildProcess:
         except MessageTooLarge as error:
             limit = self._settings.output_bytes
             raise ChildSaidTooMuch(
-                f"what it returns is larger than {limit} bytes, the limit of this farm: {error}"
+                f"it returns more than this farm takes, a megabyte at a time and {limit} bytes in all: {error}"
             ) from error
         except BrokenPipeOfMessages as error:
             if self._excess is not None:
