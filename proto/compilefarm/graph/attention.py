@@ -54,14 +54,19 @@ def find_check(name: str, *, lays_out: bool) -> Callable[[Arguments], str | None
             gradient as it likes, and copies them for the kernel (torch/_inductor/lowering.py: sdpa_constraint).
     """
     fits = _CHECKS.get(name)
-    return fits if fits is None or lays_out else lambda given: fits(given) or _find_scattered(name, given)
+    return None if fits is None else lambda given: fits(given) or _find_scattered(name, given, lays_out=lays_out)
 
 
-def _find_scattered(name: str, given: Arguments) -> str | None:
-    heads = [*_HEADS, *(("out", _gradient_in(given)) if name == _GRADIENT_ON_CPU else ())]
-    lasts = [(given[each].stride(-1), given[each].shape[-1]) for each in heads]
-    is_near = all(step == 1 or size == 1 for step, size in lasts)
+def _find_scattered(name: str, given: Arguments, *, lays_out: bool) -> str | None:
+    heads = [given[each] for each in (*_HEADS, *(("out", _gradient_in(given)) if name == _GRADIENT_ON_CPU else ()))]
+    is_near = all(each.stride(-1) == 1 or each.shape[-1] == 1 or (lays_out and _is_copied(each)) for each in heads)
     return None if is_near else "elements of a head do not lie side by side"
+
+
+def _is_copied(heads: torch.Tensor) -> bool:
+    """Whether Inductor copies heads, which it does where something else lies nearer than their elements."""
+    others = zip(heads.shape[:-1], heads.stride()[:-1], strict=True)
+    return any(size > 1 and step < heads.stride(-1) for size, step in others)
 
 
 def _gradient_in(given: Arguments) -> str:
