@@ -265,7 +265,8 @@ class ChildProcess:
         except MessageTooLarge as error:
             limit = self._settings.output_bytes
             raise ChildSaidTooMuch(
-                f"it returns more than this farm takes, a megabyte at a time and {limit} bytes in all: {error}"
+                f"what it returns is larger than {limit} bytes, or a message of it than a megabyte, limits of this farm:"
+                f" {error}"
             ) from error
         except BrokenPipeOfMessages as error:
             if self._excess is not None:
