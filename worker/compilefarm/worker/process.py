@@ -265,8 +265,8 @@ class ChildProcess:
         except MessageTooLarge as error:
             limit = self._settings.output_bytes
             raise ChildSaidTooMuch(
-                f"what it returns is larger than {limit} bytes, or a message of it than a megabyte, limits of this farm:"
-                f" {error}"
+                f"what it returns is larger than {limit} bytes, or a message of it than a megabyte, limits of this "
+                f"farm: {error}"
             ) from error
         except BrokenPipeOfMessages as error:
             if self._excess is not None:
