@@ -14,7 +14,7 @@ What the processor and variables of the environment decide is described elsewher
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from compilefarm.core.bundles import AUTOCAST, DEFAULT_DTYPE, THREADS
@@ -54,9 +54,12 @@ class Unshared(Exception):
 class CompilerState:
     """The state of a process, whose threads share it."""
 
-    def __init__(self) -> None:
-        self._own_operators: OwnOperators | None = None
-        self._own_libraries: OwnLibraries
+    @cached_property
+    def _own(self) -> tuple[OwnOperators, OwnLibraries]:
+        from compilefarm.graph.own_libraries import OwnLibraries
+        from compilefarm.graph.own_operators import OwnOperators
+
+        return OwnOperators(), OwnLibraries()
 
     def facts(self, cache_name: str) -> list[Fact]:
         """Returns what the keys of a cache leave out, of this thread now.
@@ -88,13 +91,10 @@ class CompilerState:
 
     def _operators(self) -> list[Fact]:
         from compilefarm.graph.bypass import Bypass
-        from compilefarm.graph.own_libraries import OwnLibraries
-        from compilefarm.graph.own_operators import OwnOperators
 
-        if self._own_operators is None:
-            self._own_operators, self._own_libraries = OwnOperators(), OwnLibraries()
+        own_operators, own_libraries = self._own
         try:
-            operators, libraries = self._own_operators.digest(), self._own_libraries.digest()
+            operators, libraries = own_operators.digest(), own_libraries.digest()
         except Bypass as bypass:
             raise Unshared(bypass.reason, str(bypass)) from bypass
         return [(_OPERATORS, operators), *([(_OWN_LIBRARIES, libraries)] if libraries else [])]
