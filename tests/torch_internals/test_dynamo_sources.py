@@ -16,6 +16,9 @@ from torch._dynamo.source import (
     NonSerializableSetGetItemSource,
     TensorProperty,
     TypeSource,
+    UnspecializedBuiltinNNModuleSource,
+    UnspecializedNNModuleSource,
+    UnspecializedParamBufferSource,
 )
 from torch._dynamo.source import TensorPropertySource as PropertySource
 
@@ -23,10 +26,10 @@ from compilefarm.torch_internals.dynamo_sources import (
     TAKES_MEMBER,
     Scope,
     Source,
-    build_source,
     fields_of,
     global_of,
     kind_of,
+    maker_of,
     modules_named_by,
 )
 
@@ -44,14 +47,19 @@ LOCAL = LocalSource("x", is_input=True)
     ],
 )
 def test_a_source_is_taken_apart_and_put_together(source: Source) -> None:
-    again = build_source(kind_of(source), fields_of(source))
+    again = maker_of(kind_of(source))(**fields_of(source))
     assert (again, again.name) == (source, source.name)
 
 
-@pytest.mark.parametrize(("kind", "fields"), [("NoSource", {}), ("Enum", {}), ("AttrSource", {"nothing": 1})])
-def test_what_torch_does_not_have_is_refused(kind: str, fields: dict[str, int]) -> None:
+@pytest.mark.parametrize("kind", ["NoSource", "Enum"])
+def test_what_torch_does_not_have_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="torch has"):
-        build_source(kind, fields)
+        maker_of(kind)
+
+
+def test_a_source_with_other_fields_is_refused() -> None:
+    with pytest.raises(TypeError, match="nothing"):
+        maker_of("AttrSource")(nothing=1)
 
 
 def by_default(x: int = 3, *, by: int = 4) -> int:
@@ -65,6 +73,8 @@ def by_default(x: int = 3, *, by: int = 4) -> int:
         AttrSource(AttrSource(GetItemSource(LOCAL, 0), "weight"), "shape"),
         PropertySource(AttrSource(GetItemSource(LOCAL, 0), "bias"), TensorProperty.SIZE, 0),
         DictGetItemSource(AttrSource(GetItemSource(LOCAL, 0), "_parameters"), "bias"),
+        UnspecializedParamBufferSource(UnspecializedNNModuleSource(GetItemSource(LOCAL, 0)), "weight"),
+        AttrSource(UnspecializedBuiltinNNModuleSource(GetItemSource(LOCAL, 0)), "bias"),
         DefaultsSource(GlobalSource("by_default"), 0),
         DefaultsSource(GlobalSource("by_default"), "by", is_kw=True),
         TypeSource(GetItemSource(LOCAL, 0)),

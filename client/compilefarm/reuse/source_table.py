@@ -10,7 +10,7 @@ from typing import Any
 from compilefarm.core.dynamo_packages import Field, SourceRecord
 from compilefarm.reuse.code_objects import constant_of, value_of
 from compilefarm.reuse.refusals import Differs, Unsayable
-from compilefarm.torch_internals.dynamo_sources import Source, build_source, fields_of, kind_of
+from compilefarm.torch_internals.dynamo_sources import Source, fields_of, kind_of, maker_of
 
 # torch evaluates sources as Python expressions, so that a name has to be a name, or the number of a part of a model.
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.?\d+")
@@ -106,21 +106,38 @@ def sources_of(
     """
     sources: list[Source] = []
     ranks_of = functools.cache(ranks_of)
+    makers: dict[str, Callable[..., Source]] = {}
     for kind, fields in records:
-        values = values_of(fields, sources=sources)
-        if "global_name" in values:
-            values["global_name"] = names.get(values["global_name"], values["global_name"])
-        for name in _NAMES.intersection(values):
-            _require_name(values[name])
-        if kind not in _LASTING:
-            raise Differs(f"{kind} is no source that is recorded")
+        values: dict[str, Any] = {}
+        # As values_of, which takes a call for each of some thousands.
+        for name, value, source in fields:
+            if source is not None:
+                values[name] = sources[source]
+            elif name in _NAMES:
+                value = value_of(value)
+                values[name] = value = names.get(value, value) if name == "global_name" else value
+                _require_name(value)
+            else:
+                values[name] = value_of(value)
+        make = makers.get(kind)
+        if make is None:
+            make = makers[kind] = _maker_of(kind)
         if kind == _MEMBER:
             values["index"] = _place_in_set(values, ranks_of)
         try:
-            sources.append(build_source(kind, values))
-        except ValueError as error:
-            raise Differs(str(error)) from error
+            sources.append(make(**values))
+        except TypeError as error:
+            raise Differs(f"torch has another {kind}: {error}") from error
     return sources
+
+
+def _maker_of(kind: str) -> Callable[..., Source]:
+    if kind not in _LASTING:
+        raise Differs(f"{kind} is no source that is recorded")
+    try:
+        return maker_of(kind)
+    except ValueError as error:
+        raise Differs(str(error)) from error
 
 
 def _place_in_set(values: Mapping[str, Any], ranks_of: Callable[[Source], Sequence[int]]) -> int:

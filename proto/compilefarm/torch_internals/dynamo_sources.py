@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -15,7 +15,16 @@ from torch._dynamo.guards import _get_closure_vars  # torch/_dynamo/guards.py
 from torch._dynamo.source import AttrSource as _Attribute  # torch/_dynamo/source.py
 from torch._guards import ChainedSource, Source  # torch/_guards.py
 
-__all__ = ["TAKES_MEMBER", "Scope", "Source", "build_source", "fields_of", "global_of", "kind_of", "modules_named_by"]
+__all__ = [
+    "TAKES_MEMBER",
+    "Scope",
+    "Source",
+    "fields_of",
+    "global_of",
+    "kind_of",
+    "maker_of",
+    "modules_named_by",
+]
 
 # By which name generated code takes a member of a set, by a number that is right in one process.
 TAKES_MEMBER = "set_getitem"
@@ -34,28 +43,34 @@ def fields_of(source: Source) -> dict[str, Any]:
     return {field.name: _name_of(getattr(source, field.name)) for field in dataclasses.fields(source) if field.init}
 
 
-def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
-    """Makes a source again.
+@functools.cache
+def maker_of(kind: str) -> Callable[..., Source]:
+    """What makes sources of a kind again, of their fields by name. It raises TypeError if this torch has others.
+
+    There are as many sources as guards, and few kinds of them: what is asked of a kind is asked once.
 
     Raises:
-        ValueError: torch has no such source, or it has other fields.
+        ValueError: torch has no such source.
     """
-    found = _class_of(kind)
+    held = [getattr(module, kind, None) for module in (_sources, _guards)]
+    found = next((each for each in held if isinstance(each, type) and issubclass(each, Source)), None)
     if found is None:
         raise ValueError(f"torch has no source {kind}")
-    # Few have any.
-    if not _ENUMERATIONS.keys().isdisjoint(fields):
-        fields = {
-            name: _ENUMERATIONS[name][value] if name in _ENUMERATIONS else value for name, value in fields.items()
-        }
-    try:
-        if kind != "ImportSource":
-            return found(**fields)
+    source_class: type[Source] = found
+    names = {field.name for field in dataclasses.fields(source_class)}
+
+    def make_with_members(**fields: Any) -> Source:
+        known = {name: _ENUMERATIONS[name][value] for name, value in fields.items() if name in _ENUMERATIONS}
+        return source_class(**(fields | known))
+
+    def make_import(**fields: Any) -> Source:
         # Until 2.12 such a source adds its guard to the trace that is under way; it is among the guards that are built.
         with _guards.tracing(_guards.TracingContext(None)):
-            return found(**fields)
-    except TypeError as error:
-        raise ValueError(f"torch has another {kind}: {error}") from error
+            return source_class(**fields)
+
+    if kind == "ImportSource":
+        return make_import
+    return source_class if names.isdisjoint(_ENUMERATIONS) else make_with_members
 
 
 def modules_named_by(sources: Iterable[Source], scope: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -99,23 +114,31 @@ class Scope:
 
     def follow(self, source: Source) -> Any:
         """Returns the value that a source leads to. Raises whatever following it raises."""
-        found = self._followed.get(id(source))
-        if found is None:
-            found = self._followed[id(source)] = source, self._step(source)
-        return found[1]
+        followed = self._followed
+        found = followed.get(id(source))
+        if found is not None:
+            return found[1]
+        if type(source) in _ATTRIBUTES and (member := source.member).isidentifier():
+            # Most sources are such, of which the text says the same.
+            chained = source.base
+            known = followed.get(id(chained))
+            value = getattr(self.follow(chained) if known is None else known[1], member)
+        else:
+            value = self._step(source)
+        followed[id(source)] = source, value
+        return value
 
     def _step(self, source: Source) -> Any:
         # As get_value of both classes (torch/_guards.py), which compile the same few texts for every source.
         kind: Any = type(source)
         if kind.get_value is ChainedSource.get_value:
             chained: Any = source
-            known = self._followed.get(id(chained.base))
-            base = self.follow(chained.base) if known is None else known[1]
-            if kind is _Attribute and chained.member.isidentifier():
-                # Most sources are such, of which the text says the same.
-                return getattr(base, chained.member)
+            base = self.follow(chained.base)
+            template = chained._name_template
+            if template == _ITSELF:
+                return base
             self._names[_BASE] = base
-            text = chained._name_template.format(_BASE)
+            text = template.format(_BASE)
             return eval(_expression(text), self._scope, self._names)  # noqa: S307 - as torch does
         if isinstance(source, ChainedSource):
             self._values[source.base] = self.follow(source.base)
@@ -123,6 +146,16 @@ class Scope:
         return source.get_value(self._scope, self._names, values)
 
 
+# Sources whose text reads an attribute of their base, and the text of those that lead to where their base leads.
+_ATTRIBUTES: frozenset[Any] = frozenset(
+    each
+    for each in vars(_sources).values()
+    if isinstance(each, type)
+    and issubclass(each, _Attribute)
+    and getattr(each, "get_value", None) is ChainedSource.get_value
+    and getattr(each, "_name_template", None) is _Attribute._name_template
+)
+_ITSELF = "{0}"
 # What the value of a source's base is called while the source is evaluated.
 _BASE = "___base"
 
@@ -130,12 +163,6 @@ _BASE = "___base"
 @functools.lru_cache(maxsize=10_000)
 def _expression(text: str) -> CodeType:
     return compile(text, "<source>", "eval")
-
-
-@functools.cache
-def _class_of(kind: str) -> type[Source] | None:
-    found = [getattr(module, kind, None) for module in (_sources, _guards)]
-    return next((each for each in found if isinstance(each, type) and issubclass(each, Source)), None)
 
 
 def _name_of(value: Any) -> Any:
