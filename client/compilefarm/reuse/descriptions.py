@@ -187,15 +187,22 @@ class Describer:
 
         Dynamo guards that two places have the same object, and not that they have two.
         """
-        places, told_by_value = self._places, self._told_by_value
+        places, told_by_value, numbers = self._places, self._told_by_value, self._numbers
+        empty = ""
         for value, is_guarded in values:
             # Before the number: there are few kinds of objects, and many objects.
+            kind = type(value)
             known = places.get(id(value))
-            text = shortened(self.of_place(value) if known is None else known[1])
+            if known is not None:
+                text = shortened(known[1])
+            elif kind is not collections.OrderedDict or value or value.__dict__:
+                text = shortened(self.of_place(value))
+            else:
+                # Half of all objects (object_descriptions.py), which are all described alike.
+                text = empty = empty or shortened(self.of_place(value))
             if not is_guarded and (content := self.of_content(value)):
                 text = f"{text}:{content}"
             # By address: a metaclass may say which classes are equal. What is described is kept, and so is its class.
-            kind = type(value)
             is_told = told_by_value.get(id(kind))
             if is_told is None:
                 is_told = told_by_value[id(kind)] = issubclass(kind, _TOLD_BY_VALUE)
@@ -204,7 +211,11 @@ class Describer:
             else:
                 # A method is made whenever somebody asks for it, and equal to others of the same object.
                 one = value.__self__ if isinstance(value, types.MethodType) else value
-                yield f"{text}@{self.number_of(one)}"
+                numbered = numbers.get(id(one))
+                if numbered is None:
+                    # As number_of, which takes a call for each of some thousands.
+                    numbered = numbers[id(one)] = one, len(numbers)
+                yield f"{text}@{numbered[1]}"
 
     def of_content(self, value: Any) -> str:
         """Describes what stands at a place that no guard is on: what it is equal to, or else how much it holds. Parts

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.reuse.collection_descriptions import NO_KEYS
 from compilefarm.reuse.description_texts import name_of
 from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.refusals import Unsayable
@@ -31,7 +32,7 @@ _Describe = Callable[[Describer, Any, _Arguments], str]
 
 # Of guards that are on no value: what they compare is recorded as a state of the process (states.py), or it relates
 # values of the same process, so that building them makes them right.
-_WITHOUT_VALUE = frozenset(
+WITHOUT_VALUE = frozenset(
     {
         "AUTOGRAD_SAVED_TENSORS_HOOKS",
         "DEFAULT_DEVICE",
@@ -49,7 +50,7 @@ _WITHOUT_VALUE = frozenset(
 
 def is_on_value(guard: TracedGuard) -> bool:
     """Whether what a guard compares is a value that its source leads to."""
-    return guard.kind not in _WITHOUT_VALUE
+    return guard.kind not in WITHOUT_VALUE
 
 
 def describe_guarded(guard: TracedGuard, value: Any, describer: Describer) -> str:
@@ -98,8 +99,12 @@ def _address(describer: Describer, value: Any, arguments: _Arguments) -> str:
 
 
 def _length(describer: Describer, value: Any, _: _Arguments) -> str:
+    kind = type(value)
+    if kind is OrderedDict and not value:
+        # A third of all guards: modules have such for hooks of many kinds.
+        return f"{describer.of_class(kind)}:0{NO_KEYS}"
     order = describer.of_order(list(value)) if isinstance(value, dict) else ""
-    return f"{describer.of_class(type(value))}:{len(value)}{order}"
+    return f"{describer.of_class(kind)}:{len(value)}{order}"
 
 
 def _keys(describer: Describer, value: Any, _: _Arguments) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, SizeRecord, Variant
@@ -13,7 +13,7 @@ from compilefarm.reuse.code_objects import lines_of
 from compilefarm.reuse.constant_results import describe_result
 from compilefarm.reuse.description_texts import shortened
 from compilefarm.reuse.descriptions import Describer
-from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
+from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
 from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.memory_places import BEGINNINGS
 from compilefarm.reuse.models import describe_models
@@ -95,27 +95,27 @@ def verify_guards(
         sources = sources_of(
             variant.sources, names=names, ranks_of=lambda base: describer.ranks_of_members(_follow(live, base))
         )
-        guards = [
+        guards, on_values = list[TracedGuard](), list[tuple[TracedGuard, str]]()
+        for kind, place, given, expected in variant.guards:
             # Most have no arguments.
-            TracedGuard(kind, sources[place], values_of(given, sources=sources) if given else {})
-            for kind, place, given, _ in variant.guards
-        ]
-        on_values = [
-            (guard.on_value(), record.expected)
-            for guard, record in zip(guards, variant.guards, strict=True)
-            if is_on_value(guard)
-        ]
+            guard = TracedGuard(kind, sources[place], values_of(given, sources=sources) if given else {})
+            guards.append(guard)
+            if kind not in WITHOUT_VALUE:
+                on_values.append((guard.on_value(), expected))
         # By address: each place has one source, and hashing one takes a while.
         guarded = {id(guard.source) for guard, _ in on_values}
-        guarded |= {id(source) for source, record in zip(sources, variant.sources, strict=True) if record.kind == KEY}
+        guarded |= {id(source) for source, (kind, _) in zip(sources, variant.sources, strict=True) if kind == KEY}
         places = [sources[record.source] for record in variant.types]
-        values = [(_follow(live, place), id(place) in guarded) for place in places]
-        for place, record, found in zip(places, variant.types, describer.of_places(values), strict=True):
-            _require(found, record.expected, place)
+        values = [(value, id(place) in guarded) for place, value in zip(places, _follow_all(live, places), strict=True)]
+        for found, (place, expected) in zip(describer.of_places(values), variant.types, strict=True):
+            if found != expected:
+                raise Differs(f"{sources[place].name} is another")
         for size in variant.sizes:
             _require_sizes(_follow(live, sources[size.source]), size, sources[size.source])
-        for guard, expected in on_values:
-            _require(shortened(describe_guarded(guard, _follow(live, guard.source), describer)), expected, guard.source)
+        found_there = _follow_all(live, [guard.source for guard, _ in on_values])
+        for (guard, expected), value in zip(on_values, found_there, strict=True):
+            if shortened(describe_guarded(guard, value, describer)) != expected:
+                raise Differs(f"{guard.source.name} is another")
     except Unsayable as error:
         raise Differs(str(error)) from error
     return TracedGuards(
@@ -161,16 +161,18 @@ def _shortened_or_none(text: str | None) -> str | None:
 
 
 def _follow(scope: Scope, source: Source) -> Any:
-    try:
-        return scope.follow(source)
-    except Exception as error:
-        raise_interruption(error)
-        raise Differs(f"{source.name} is not there ({type(error).__name__})") from error
+    return next(_follow_all(scope, [source]))
 
 
-def _require(found: str, expected: str, source: Source) -> None:
-    if found != expected:
-        raise Differs(f"{source.name} is another")
+def _follow_all(scope: Scope, sources: Iterable[Source]) -> Iterator[Any]:
+    follow = scope.follow
+    for source in sources:
+        try:
+            value = follow(source)
+        except Exception as error:
+            raise_interruption(error)
+            raise Differs(f"{source.name} is not there ({type(error).__name__})") from error
+        yield value
 
 
 def _require_sizes(tensor: Any, record: SizeRecord, source: Source) -> None:
