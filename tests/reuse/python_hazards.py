@@ -8,6 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import functools
 import importlib.util
 import inspect
 import operator
@@ -672,6 +673,43 @@ def another_name_of_a_class(changed: bool) -> Iterator[Any]:
 def another_name_of_a_function(changed: bool) -> Iterator[Any]:
     with renamed(compared, "renamed", when=changed):
         yield reads_the_name, (X, compared)
+
+
+@functools.cache
+def _module_of_one_file(name: str) -> Any:
+    """One of several modules of a file, whose functions say that they are of the first, as functools.wraps has it.
+
+    There is one of a name in a process: Dynamo keeps those that it has seen.
+    """
+    module: Any = types.ModuleType(name)
+    module.__file__ = "/nowhere/scales.py"
+    exec(compile("def scaled(x): return x * FACTOR", module.__file__, "exec"), vars(module))
+    module.scaled.__module__ = "scales"
+    return module
+
+
+@contextlib.contextmanager
+def _modules_of_one_file(**factors: float) -> Iterator[dict[str, Any]]:
+    modules = {name: _module_of_one_file(name) for name in factors}
+    for name, module in modules.items():
+        module.FACTOR = factors[name]
+    sys.modules.update(modules)
+    yield modules
+    for name in modules:
+        del sys.modules[name]
+
+
+@case
+def a_function_of_another_module_of_the_same_file(changed: bool) -> Iterator[Any]:
+    factors = {"scales": 2.0, "other_scales": 5.0} if changed else {"scales": 2.0}
+    with _modules_of_one_file(**factors) as modules:
+        yield Calls(modules["other_scales" if changed else "scales"].scaled), (X,)
+
+
+@case
+def what_one_of_two_modules_of_a_file_holds(changed: bool) -> Iterator[Any]:
+    with _modules_of_one_file(scales=2.0, other_scales=4.0 if changed else 3.0) as modules:
+        yield Calls(modules["other_scales"].scaled), (X,)
 
 
 class SaysItsName(nn.Module):

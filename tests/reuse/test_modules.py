@@ -37,6 +37,41 @@ def test_code_of_a_file_that_two_modules_are_of_is_of_none(monkeypatch: pytest.M
     assert (before, Modules().name_of(module.double.__code__)) == ("layers", "")
 
 
+@pytest.mark.parametrize("by_file", [False, True])
+def test_globals_are_of_the_module_that_they_are_in(by_file: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _module("layers", monkeypatch)
+    code = module.double.__code__
+    modules = Modules(by_file=by_file)
+    assert modules.owner_of_globals(code, vars(module)) == "layers"
+    assert modules.owner_of_globals(code, {**vars(module)}) == ""
+    assert modules.owner_of_globals(_named_only.__code__, vars(module)) == ""
+    assert modules.owner_of_globals(inspect.getmro.__code__, vars(inspect)) == "inspect"
+    monkeypatch.setattr(module, "__name__", "inspect")
+    assert Modules(by_file=by_file).owner_of_globals(code, vars(module)) == ""
+
+
+def test_who_records_finds_that_several_modules_are_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, other = _module("layers", monkeypatch), _module("other", monkeypatch)
+    recorded, compared = Modules(), Modules(by_file=False)
+    assert recorded.owner_of_globals(_named_only.__code__, globals())
+    assert not recorded.found_shared
+    assert recorded.owner_of_globals(module.double.__code__, vars(module)) == ""
+    assert recorded.found_shared
+    assert compared.owner_of_globals(module.double.__code__, vars(module)) == "layers"
+    assert compared.owner_of_globals(other.double.__code__, vars(other)) == "other"
+
+
+def test_functions_of_two_modules_of_one_file_are_told_apart_by_whose_globals_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Both say that they are of another module, as functools.wraps has it.
+    modules = [_module(name, monkeypatch) for name in ("layers", "other")]
+    for each in modules:
+        each.double.__module__ = __name__
+    texts = [Describer(modules=Modules(by_file=False)).identity(each.double) for each in modules]
+    assert texts[0] != texts[1]
+
+
 def test_code_of_a_module_that_was_replaced_is_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
     module, modules = _module("layers", monkeypatch), Modules()
     monkeypatch.setitem(sys.modules, "layers", types.ModuleType("layers"))

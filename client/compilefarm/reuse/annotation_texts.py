@@ -23,12 +23,13 @@ class AnnotationTexts:
         if own := vars(thing).get("__annotations__") if is_class else thing.__annotations__:
             # Most are text, or known.
             known = self._known
-            said += [
-                f"{name}:{value}"
-                if isinstance(value, str)
-                else f"{name}:{known[id(value)][1] if id(value) in known else self._annotation(value)}"
-                for name, value in own.items()
-            ]
+            for name, value in own.items():
+                if type(value) is str:
+                    said.append(f"{name}:{value}")
+                elif (text := known.get(id(value))) is not None:
+                    said.append(f"{name}:{text[1]}")
+                else:
+                    said.append(f"{name}:{value if isinstance(value, str) else self._annotation(value)}")
         documentation = thing.__doc__
         if is_class or documentation not in thing.__code__.co_consts[:1]:
             said.append(str(documentation))

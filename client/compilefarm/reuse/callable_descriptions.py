@@ -27,9 +27,10 @@ FINDING = (_FIELD_OF_NAMED_TUPLES, operator.itemgetter, operator.attrgetter)
 
 def describe_function(describer: Describes, function: types.FunctionType) -> str:
     """Describes a function by its code and what it holds."""
-    describer.codes.add(function.__code__)
-    name = name_of(function)
-    parts = [name, digest_of_code(function.__code__), *describer.annotations.said_of_itself(function)]
+    code = function.__code__
+    describer.codes.add(code)
+    name = f"{function.__module__}.{function.__qualname__}"
+    parts = [name, digest_of_code(code), *describer.annotations.said_of_itself(function)]
     # Most have none of these.
     if defaults := function.__defaults__:
         parts += [describer.member(each) for each in defaults]
@@ -43,10 +44,13 @@ def describe_function(describer: Describes, function: types.FunctionType) -> str
             *((NOT_TRACED_FORM,) if is_of_a_release(own.get(NOT_TRACED_FORM)) else ()),
         }
         parts += [f"{name}={describer.member(own[name])}" for name in sorted(own.keys() - passed_over)]
-    if not describer.modules.has_own_globals(function.__code__, function.__globals__):
+    owner = describer.modules.owner_of_globals(code, function.__globals__)
+    if not owner:
         # What it names is in no module that its code leads to.
-        chains = sorted(set(chains_of(function.__code__)))
+        chains = sorted(set(chains_of(code)))
         parts += [f"{chain}={describe_chain(describer, function.__globals__, chain)}" for chain in chains]
+    elif owner != function.__module__:
+        parts.append(f"globals of {owner}")
     return f"function:{name}:{shortened(chr(10).join(parts))}"
 
 

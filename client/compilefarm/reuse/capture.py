@@ -28,6 +28,7 @@ from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.memory_places import BEGINNINGS, takes_places
 from compilefarm.reuse.models import describe_models
+from compilefarm.reuse.names_in_code import SHARED_FILES
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import KEY, SourceTable
@@ -119,6 +120,8 @@ class _Capture:
         )
         inlined = [each for each in self._traced.inlined if each not in generated]
         dependencies += places_of(self._frame.code, inlined, self._describer)
+        if self._describer.modules.found_shared:
+            dependencies.append(_process(DependencyKind.STATE, SHARED_FILES, ""))
         imported = modules_named_by(self._table.sources, self._frame.global_variables)
         named = {**self._traced.modules, **dict(imported)}
         modules = [GlobalRecord(name=name, kind=GlobalKind.MODULE, module=module) for name, module in named.items()]

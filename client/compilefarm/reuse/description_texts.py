@@ -7,9 +7,10 @@ import functools
 import hashlib
 import importlib.machinery
 import sys
+import types
 from typing import Any
 
-from compilefarm.reuse.names_in_code import value_at
+from compilefarm.reuse.names_in_code import OF_ALL_MODULES, value_at
 
 CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 # What stands for a value that is not there.
@@ -30,9 +31,22 @@ def shortened(text: str) -> str:
 
 def is_at_its_place(value: Any) -> bool:
     """Whether a class or function is the one that its name leads to, or is of a compiled module, which has one."""
-    if isinstance(value, type) and _is_compiled(value.__module__, sys.modules.get(value.__module__)):
+    module, name = value.__module__, value.__qualname__
+    if isinstance(value, type) and _is_compiled(module, sys.modules.get(module)):
         return True
-    return value_at(value.__module__, value.__qualname__) is value
+    return _is_member_at_its_place(value, module, name) or value_at(module, name) is value
+
+
+def _is_member_at_its_place(value: Any, module_name: str, qualified_name: str) -> bool:
+    """Whether something is in the class of a module that its name says, which most functions are, and value_at would
+    find it there: a class that hides what it holds has a metaclass that says so."""
+    module, (outer, _, name) = sys.modules.get(module_name), qualified_name.partition(".")
+    held = module.__dict__ if type(module) is types.ModuleType and outer not in OF_ALL_MODULES else {}
+    owner: Any = held.get(outer)
+    metaclass = type(owner)
+    if metaclass is not type and (metaclass.__base__ is not type or "__dict__" in metaclass.__dict__):
+        return False
+    return owner.__dict__.get(name) is value
 
 
 def _is_compiled(name: str, module: Any) -> bool:

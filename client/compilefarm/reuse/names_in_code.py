@@ -46,7 +46,8 @@ _OF_EACH_CLASS = frozenset(
 # Whose classes hide nothing that they hold.
 _PLAIN_METACLASSES = frozenset({type, abc.ABCMeta})
 _NOT_FOUND = object()
-_OF_ALL_MODULES = frozenset(name for kind in types.ModuleType.__mro__ for name in vars(kind))
+# What each module has of its class.
+OF_ALL_MODULES = frozenset(name for kind in types.ModuleType.__mro__ for name in vars(kind))
 
 
 def chains_of(code: types.CodeType) -> Iterator[str]:
@@ -92,9 +93,12 @@ def globals_loaded_by(code: types.CodeType) -> set[str]:
 def static_attribute(owner: Any, name: str, default: object) -> Any:
     """An attribute of a module or class that no code computes, as inspect.getattr_static finds it: that function also
     looks for classes which hide what they hold, and takes ten times as long. Of operators, what torch finds."""
-    if type(owner) is types.ModuleType and name not in _OF_ALL_MODULES:
+    if type(owner) is types.ModuleType and name not in OF_ALL_MODULES:
         return owner.__dict__.get(name, default)
     if type(owner) in _PLAIN_METACLASSES:
+        # Most have it themselves, and come first.
+        if (found := owner.__dict__.get(name, _NOT_FOUND)) is not _NOT_FOUND:
+            return found
         for kind in owner.__mro__:
             if type(kind) not in _PLAIN_METACLASSES:
                 break
@@ -121,6 +125,9 @@ def value_at(module: str, qualified_name: str) -> Any:
         # To what a function makes, no name leads.
         return None
     value: Any = sys.modules.get(module)
+    if type(value) is types.ModuleType and qualified_name not in OF_ALL_MODULES and "." not in qualified_name:
+        # As static_attribute finds it: most classes and functions are such.
+        return value.__dict__.get(qualified_name)
     for name in qualified_name.split("."):
         value = static_attribute(value, name, None)
     return value
@@ -159,41 +166,83 @@ def is_copy_of_release(module: types.ModuleType) -> bool:
 _last_seen: tuple[list[object], dict[str, types.ModuleType | None]] = ([], {})
 
 
-class Modules:
-    """The modules of this moment, by the file that each is of."""
+# What a variant is said to rest on beside the state, if it describes functions whose file several modules are of.
+SHARED_FILES = "files of several modules"
 
-    def __init__(self) -> None:
+
+class Modules:
+    """The modules of this moment, by the file that each is of.
+
+    Who records names modules by the files of code, which takes a look at every module. Who compares has functions, and
+    their globals say which module they are of: a description tells its name, by which all that the code names is
+    recorded, too. So another module of the same file makes no difference, unless there was one when it was recorded.
+
+    Args:
+        by_file: whether each module is looked at, and none is found for a file that several are of.
+
+    Attributes:
+        found_shared: whether somebody has asked for the globals of code whose file several modules are of.
+    """
+
+    def __init__(self, *, by_file: bool = True) -> None:
         global _last_seen
-        imported: list[object] = list(sys.modules.values())
-        before, self._of_files = _last_seen
-        if list(map(id, imported)) != list(map(id, before)):
-            self._of_files = _by_file(imported)
-            _last_seen = imported, self._of_files
+        self.found_shared = False
         # By the file that code says it is of and the address of its globals, with what keeps these alive.
-        self._own_globals: dict[tuple[str, int], tuple[object, bool]] = {}
+        self._own_globals: dict[tuple[str, int], tuple[object, str]] = {}
+        self._of_files: Mapping[str, types.ModuleType | None] | None = None
+        if by_file:
+            imported: list[object] = list(sys.modules.values())
+            before, of_files = _last_seen
+            if list(map(id, imported)) != list(map(id, before)):
+                of_files = _by_file(imported)
+                _last_seen = imported, of_files
+            self._of_files = of_files
 
     def name_of(self, code: types.CodeType) -> str:
         """The module that code is of; empty if it is of none that can be imported, or of several of one file."""
         if is_frozen(code):
             return code.co_filename.removeprefix("<frozen ").removesuffix(">")
+        assert self._of_files is not None, "these modules were not looked at"
         module = self._of_files.get(code.co_filename)
         if module is None or module.__dict__.get("__file__") != code.co_filename:
             return ""
         return module.__name__ if sys.modules.get(module.__name__) is module else ""
 
-    def has_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> bool:
-        """Whether the globals of a function are those of the module that its code is of."""
+    def owner_of_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> str:
+        """The module whose globals a function has, if its code is of that module; empty otherwise."""
         place = code.co_filename, id(scope)
         known = self._own_globals.get(place)
         if known is None:
-            # By what code says of itself: collections.abc is frozen as _collections_abc.
-            module = sys.modules.get(self.name_of(code))
-            known = self._own_globals[place] = scope, module is not None and vars(module) is scope
+            known = self._own_globals[place] = scope, self._owner_of_globals(code, scope)
         return known[1]
+
+    def _owner_of_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> str:
+        if self._of_files is None and not is_frozen(code):
+            return _named_by_globals(code, scope)
+        if self._of_files is not None and self._of_files.get(code.co_filename, _NOT_FOUND) is None:
+            self.found_shared = True
+        # By what code says of itself: collections.abc is frozen as _collections_abc.
+        name = self.name_of(code)
+        module = sys.modules.get(name)
+        return name if module is not None and vars(module) is scope else ""
+
+    def has_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> bool:
+        """Whether the globals of a function are those of the module that its code is of."""
+        return bool(self.owner_of_globals(code, scope))
 
     def require_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> str | None:
         """Returns why what code names cannot be looked up in its module; None if it can."""
         return None if self.has_own_globals(code, scope) else f"{code.co_qualname}, whose globals are of no module"
+
+
+def _named_by_globals(code: types.CodeType, scope: Mapping[str, object]) -> str:
+    """The module that globals say they are of, if they are its own, and it is of the file of some code."""
+    name = scope.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if not isinstance(module, types.ModuleType) or module.__dict__ is not scope:
+        return ""
+    file = scope.get("__file__")
+    return str(name) if type(file) is str and file == code.co_filename else ""
 
 
 def _by_file(imported: Iterable[object]) -> dict[str, types.ModuleType | None]:

@@ -17,6 +17,7 @@ from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
 from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.memory_places import BEGINNINGS
 from compilefarm.reuse.models import describe_models
+from compilefarm.reuse.names_in_code import SHARED_FILES, Modules
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.reuse.source_table import KEY, sources_of, values_of
@@ -61,7 +62,8 @@ def verify_process(variant: Variant, frame: Frame) -> Describer:
     """
     # Members of sets are compared in the order of each process where the trace has taken it.
     names = {each.name for each in variant.dependencies if each.kind is DependencyKind.STATE}
-    describer = Describer(orders=ORDER_OF_SETS in names, beginnings=BEGINNINGS in names)
+    modules = Modules(by_file=SHARED_FILES in names)
+    describer = Describer(orders=ORDER_OF_SETS in names, beginnings=BEGINNINGS in names, modules=modules)
     if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
         raise Differs(what)
     try:
@@ -137,7 +139,7 @@ class _Process:
     def __init__(self, frame: Frame, describer: Describer) -> None:
         self._frame = frame
         self._describer = describer
-        own = {ORDER_OF_SETS: "", BEGINNINGS: "", LINES: lines_of(frame.code)}
+        own = {ORDER_OF_SETS: "", BEGINNINGS: "", SHARED_FILES: "", LINES: lines_of(frame.code)}
         self._states: Mapping[str, str] = states(describer) | own
         self._models: Mapping[str, str] = describe_models(frame.local_variables, describer)
 
