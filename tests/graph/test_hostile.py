@@ -12,6 +12,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, FarmError, InvalidRequest, MissingBlobs
@@ -231,6 +233,66 @@ def test_a_tensor_that_is_read_within_a_mode_is_no_tensor_of_that_mode() -> None
 
 def _node(target: str, *args: Value) -> Node:
     return Node(call=Call(kind=targets.TORCH_FUNCTION, target=target, args=args))
+
+
+def _attention() -> Job:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
+            return scaled_dot_product_attention(x, x, x)
+
+    return capture(program, torch.ones(1, 2, 3, 4)).encode().job
+
+
+def _call(job: Job, target: str) -> Call:
+    """The first call of a target."""
+    return next(node.call for node in job.graph.nodes if node.call.target == target)
+
+
+@pytest.mark.parametrize(
+    "backends",
+    [
+        [Value(integer=1)],
+        # Torch has an array for five, and writes whatever is here into it, and behind it.
+        [Value(integer=0x41414141)] * 200,
+        [Value(node=1), Value(node=1)],
+        [Value(node=0)],
+        [Value(boolean=True)],
+    ],
+)
+@pytest.mark.parametrize("kind", ["list", "tuple"])
+def test_backends_for_attention_are_those_that_there_are_each_once(backends: list[Value], kind: str) -> None:
+    job = _attention()
+    entering = _call(job, traced_functions.SDPA_KERNEL)
+    decode_job(job, blobs={})
+    entering.args[0].Clear()
+    getattr(entering.args[0], kind).items.extend(backends)
+    assert "each once" in _refusal(job)
+
+
+@pytest.mark.parametrize("spoil", [lambda call: call.args.pop(), lambda call: call.args[1].CopyFrom(Value(integer=1))])
+def test_whether_backends_for_attention_are_in_an_order_is_a_literal(spoil: Callable[[Call], object]) -> None:
+    job = _attention()
+    spoil(_call(job, traced_functions.SDPA_KERNEL))
+    assert "each once" in _refusal(job)
+
+
+def test_no_backend_for_attention_is_none_of_them() -> None:
+    job = _attention()
+    _call(job, traced_functions.SDPA_BACKEND).args[0].text = "ERROR"
+    assert "a backend for attention" in _refusal(job)
+
+
+@pytest.mark.parametrize("place", [-100_000, -100, -4, 3, 1000, 2**40])
+def test_a_batch_is_put_where_there_is_a_place(place: int) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        # It has nothing of the batch.
+        return torch.vmap(lambda _: y * 2)(x)
+
+    job = capture(program, torch.ones(3, 4), torch.ones(2, 2)).encode().job
+    decode_job(job, blobs={})
+    _call(job, "torch._functorch.predispatch._remove_batch_dim").args[3].integer = place
+    with pytest.raises(GraphRejected, match="Dimension out of range"):
+        decode_job(job, blobs={})
 
 
 def test_grad_mode_takes_a_literal_alone() -> None:

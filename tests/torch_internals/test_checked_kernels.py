@@ -43,6 +43,11 @@ for name, out in (("made", None), ("given", torch.empty(3, dtype=torch.complex64
         torch.linalg.eigvals(matrix * float("nan"), out=out)
     except RuntimeError as error:
         print(f"eigenvalues {name}", error, sep=": ")
+try:
+    # Of what has nothing of the batch torch 2.11 looks at no place.
+    torch.vmap(lambda x: torch.ones(2), out_dims=7)(torch.ones(3))
+except IndexError as error:
+    print("place", error, sep=": ")
 print("replacement", find_replacement(), sep=": ")
 """
 
@@ -71,3 +76,7 @@ def test_they_are_checked_once(told: dict[str, str]) -> None:
 
 def test_a_worker_does_not_take_the_checks_for_a_librarys(told: dict[str, str]) -> None:
     assert told["replacement"] == "None"
+
+
+def test_a_batch_is_put_where_there_is_a_place(told: dict[str, str]) -> None:
+    assert "out of range" in told["place"]

@@ -61,6 +61,7 @@ from compilefarm.torch_internals.operator_calls import Watcher, dispatching_in_p
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import bindings_of
 from compilefarm.torch_internals.traced_functions import DISABLE_HOOKS
+from compilefarm.torch_internals.vmap import bounding_places
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Call, Input
 from compilefarm.v1.job_pb2 import Job
@@ -457,6 +458,7 @@ def _propagate(
         decoded.fake_mode,
         dispatching_in_python(),
         watching_operators(_bounded(writes.watch, decoded, believed=(offsets, pivots), reach=reach, further=further)),
+        bounding_places(),
         guarding_bodies(decoded.graph_module, reach=reach),
         _restoring_modes() as entered,
     ):

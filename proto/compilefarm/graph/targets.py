@@ -62,6 +62,7 @@ from compilefarm.torch_internals.traced_functions import (
     GRAD_MODE,
     OF_MODES,
     SDPA_BACKEND,
+    SDPA_KERNEL,
     SINGLE_FUNCTIONS,
     SYMBOLIC,
 )
@@ -99,6 +100,8 @@ _OPERATOR_FUNCTIONS = (
     "lshift", "lt", "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "setitem", "sub",
     "truediv", "truth", "xor",
 )  # fmt: skip
+# Those that torch chooses among; the other stands for none of them.
+_ATTENTION_BACKENDS = SDPBackend.__members__.keys() - {"ERROR"}
 _BUILTIN_FUNCTIONS = ("abs", "divmod", "getattr", "len", "max", "min", "pow", "round", "sum")
 # Those that take numbers alone, give one, and take no time.
 _MATH_FUNCTIONS = (
@@ -339,12 +342,26 @@ def find_objection(
     ):
         return "a mode is entered with literals"
     if name == SDPA_BACKEND and not (
-        len(args) == 1 and isinstance(args[0], str) and args[0] in SDPBackend.__members__ and not kwargs
+        len(args) == 1 and isinstance(args[0], str) and args[0] in _ATTENTION_BACKENDS and not kwargs
     ):
         return "a backend for attention is named by one literal"
+    if name == SDPA_KERNEL and not (
+        len(args) == 2 and _are_backends(args[0]) and isinstance(args[1], bool) and not kwargs
+    ):
+        return "backends for attention are a list of those that were named, each once, and a literal"
     if name == "type" and not (len(args) == 2 and isinstance(args[1], torch.dtype) and not kwargs):
         return "type converts to a dtype and does nothing else"
     return None
+
+
+def _are_backends(value: object) -> bool:
+    """Whether a value lists backends for attention, each once: torch writes as many as there are, with those that are
+    missing, into an array of that length (aten/src/ATen/Context.cpp: setSDPPriorityOrder).
+    """
+    if not isinstance(value, list | tuple):
+        return False
+    calls = [each for each in value if isinstance(each, Node) and _torch_names().get(each.target) == SDPA_BACKEND]
+    return len(calls) == len(value) == len({each.args for each in calls})
 
 
 def find_mode_entered(node: Node) -> str | None:

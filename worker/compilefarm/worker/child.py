@@ -44,6 +44,7 @@ from compilefarm.loader.environment import describe_environment
 from compilefarm.loader.programs import preload_loader
 from compilefarm.torch_internals.checked_kernels import check_kernels
 from compilefarm.torch_internals.cpp_builds import build_command, decide_headers_folder_again
+from compilefarm.torch_internals.vmap import bound_places
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildMessage,
@@ -153,6 +154,7 @@ def _preload(*, verifier: bool, device: torch.device, clock: StartClock) -> Voca
     """
     vocabulary = None
     check_kernels()
+    bound_places()
     with contextlib.suppress(ImportError):
         # Inductor shows bars if it can. The first of them starts a thread, and makes a lock in memory that all children
         # would share: one that is killed while it holds it would stop the others.
