@@ -1,13 +1,18 @@
-"""What operators of GPUs return while a graph is decoded is what their like on CPUs returns."""
+"""What operators return while a graph is decoded or compiled is what kernels return; those of GPUs, what their like on
+CPUs does."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
-from compilefarm.graph.fake_forms import find_fake_form
+from compilefarm.graph.fake_forms import corrected, find_fake_form
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -48,3 +53,51 @@ def test_cells_of_recurrent_networks() -> None:
 
 def test_an_operator_whose_arguments_are_few_has_no_form() -> None:
     assert find_fake_form(aten.cudnn_grid_sampler.default, (torch.randn(2, 3),)) is None
+
+
+def _fake(operator: OpOverload, args: list[Any], *, lays_out: bool = False) -> Any:
+    mode = FakeTensorMode()
+    given = [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in args]
+    with mode:
+        return corrected(operator, given, {}, operator(*given), lays_out=lays_out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_attention_sums_exponentials_as_kernels_do(dtype: torch.dtype) -> None:
+    operator = aten._scaled_dot_product_flash_attention_for_cpu.default
+    args = [torch.randn(2, 4, 3, 8).to(dtype) for _ in range(3)]
+    assert all(map(_is_alike, _fake(operator, args), operator(*args)))
+
+
+TABLES = {
+    "in rows": torch.randn(10, 5),
+    "in columns": torch.randn(5, 10).t(),
+    "one column": torch.randn(10, 1),
+    "one column of several": torch.randn(10, 7)[:, :1],
+    "one column, in columns": torch.randn(1, 10).t(),
+}
+SUM, MEAN, LARGEST = 0, 1, 2
+NINE, THREE = torch.arange(9), torch.arange(3)
+
+
+@pytest.mark.parametrize("operator", [aten._embedding_bag.default, aten._embedding_bag_forward_only.default], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("table", TABLES)
+def test_bags_have_the_numbers_that_kernels_give_them(operator: OpOverload, dtype: torch.dtype, table: str) -> None:
+    values = TABLES[table]
+    rows = torch.empty_strided(values.shape, values.stride(), dtype=dtype).copy_(values)
+    weights = torch.rand(18).to(dtype)
+    integers = (torch.int64, torch.int32)
+    for ids, begins, mode, padding in itertools.product(integers, integers, (SUM, MEAN, LARGEST), (-1, 2)):
+        for weighed in (None, *((weights[:9], weights[::2]) if mode == SUM else ())):
+            args = [rows, NINE.to(ids), THREE.to(begins), False, mode, False, weighed, False, padding]
+            assert all(map(_is_alike, _fake(operator, args), operator(*args))), args
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_bags_have_the_numbers_of_tables_that_are_laid_out(table: str) -> None:
+    rows, begins = TABLES[table], torch.arange(3)
+    # Of one column, none is laid out: whatever its stride is, it lies in order.
+    laid_out = rows if rows.shape[1] == 1 else rows.contiguous()
+    said = _fake(aten._embedding_bag.default, [rows, NINE, begins], lays_out=True)
+    assert all(map(_is_alike, said, aten._embedding_bag(laid_out, NINE, begins)))

@@ -32,7 +32,7 @@ from compilefarm.graph.checkpoint_policies import POLICIES, decode_policies
 from compilefarm.graph.collectives import GroupName, as_plain_text, decode_groups
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
-from compilefarm.graph.fake_forms import find_fake_form
+from compilefarm.graph.fake_forms import corrected, find_fake_form
 from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.freezing import frozen_inputs
 from compilefarm.graph.higher_order import holds_graph
@@ -517,7 +517,7 @@ def _bounded(
             else ResultSizes.of_operator(schema_of(operator), args, kwargs)
         )
         with reach.running(operator):
-            result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
+            result = watch(operator, args, kwargs, lambda: _made(operator, args, kwargs, run))
         if (change := of_results.find_change()) is not None:
             raise InvalidRequest(f"{operator}: {change}")
         for each in believed:
@@ -525,6 +525,10 @@ def _bounded(
         return result
 
     return look
+
+
+def _made(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
+    return corrected(operator, args, kwargs, (find_fake_form(operator, args) or run)())
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bounds import find_excess, find_unknown_view, gives_other_strides
+from compilefarm.graph.fake_forms import corrected
 from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.misfits import find_misfit
 from compilefarm.torch_internals.lowered_sizes import watching_lowered_sizes
@@ -44,7 +45,7 @@ def guarding_operators(*, calls_views: bool) -> Iterator[None]:
             refused.append(f"{operator}, while the graph is compiled: {objection}")
             raise InvalidRequest(refused[0])
         bound_folding(operator, args, kwargs)
-        return run()
+        return corrected(operator, args, kwargs, run(), lays_out=True)
 
     def look_at_view(reach: object, room: object, is_within: bool | None) -> None:
         if is_within is False or (is_within is None and calls_views):
