@@ -27,6 +27,16 @@ def plain(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
+@torch.library.custom_op("contained::misdescribed", mutates_args=())
+def misdescribed(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(0, 2)
+
+
+@misdescribed.register_fake
+def _(x):
+    return x.new_empty(0, 3)
+
+
 @plain.register_fake
 def _(x):
     return torch.empty_like(x)

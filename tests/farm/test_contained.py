@@ -59,6 +59,12 @@ def test_a_graph_reaches_nothing_around_its_compile(contained: ServedFarm, tmp_p
         assert "sandbox: bubblewrap" in contained.ask(command)
 
 
+def test_a_result_that_is_not_what_was_said_fails_the_compile_and_not_the_pod(contained: ServedFarm) -> None:
+    tried = became(contained, lambda x: torch.ops.contained.misdescribed(x))
+    assert (tried.outcome, tried.resort) == ("fallback", "local")
+    assert "contained.misdescribed.default was to give torch.float32(0, 3)" in tried.message
+
+
 def test_without_a_sandbox_children_share_no_place_either(bare_farm: ServedFarm) -> None:
     # What is found at a place of another child, or is missing there, would fail the second.
     assert [became(bare_farm, graph).outcome for graph in (lambda x: x.sin() + 1, lambda x: x.cos() + 1)] == [

@@ -11,11 +11,12 @@ from compilefarm.core.keys import newest_format
 
 # What decides how a graph becomes source, beside torch: each takes something of Inductor's in hand while it compiles.
 _RULES = (
-    *("aot_autograd", "block_mask_assertions", "booleans", "compiling", "cpp_builds", "freezing", "index_assertions"),
-    *("lowered_sizes", "lowered_views", "masked_assertions", "masked_loads", "packed_layers", "weight_only_products"),
+    *("aot_autograd", "asserted_results", "block_mask_assertions", "booleans", "compiling", "cpp_builds", "freezing"),
+    *("index_assertions", "lowered_sizes", "lowered_views", "masked_assertions", "masked_loads", "packed_layers"),
+    "weight_only_products",
 )
 # By the number of the newest format of keys.
-_DIGESTS = {4: "57c881952aa68dad"}
+_DIGESTS = {5: "cc14ebdd0d9668f8"}
 _REMEDY = (
     "what Inductor is made to generate has changed. If programs that were stored before may be wrong: give the newest "
     "format in core/keys.py: FORMATS the next number, and write that here with {digest}. If they are as right as "

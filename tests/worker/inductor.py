@@ -31,10 +31,10 @@ def encoded(program: RightProgram) -> EncodedJob:
         torch.set_float32_matmul_precision(before)
 
 
-def compiled(job: EncodedJob) -> Any:
+def compiled(job: EncodedJob, *, admitted: Admitted | None = None) -> Any:
     """What Inductor makes of a job, in the state that the job asks for: a program that can be called and saved."""
     inductor_options, functorch_options = config_patches(job.job.options)
-    decoded = decode(job.job, blobs=job.blobs, admitted=Admitted())
+    decoded = decode(job.job, blobs=job.blobs, admitted=admitted or Admitted())
     with guarding_operators(calls_views=False), keeping_index_assertions(), compiling_afresh():
         return compile_to_program(
             decoded.graph_module,

@@ -27,8 +27,9 @@ PART_NAMES = ("graph", "inputs", "symbols", "options", "ambient", "environment")
 # Names of the parts by format, the newest last. There is a new one whenever equal requests must no longer find what
 # older services stored under the same parts; an older one goes when what was stored under it may be wrong. So it does
 # when a fault of generated code is mended here: no part says by which rules it was made
-# (tests/graph/test_rules_of_generated_code.py). What was stored under 3 may lack assertions on indices.
-FORMATS: Mapping[int, tuple[str, ...]] = {4: PART_NAMES}
+# (tests/graph/test_rules_of_generated_code.py). What was stored under 3 may lack assertions on indices, under 4 on
+# results of operators.
+FORMATS: Mapping[int, tuple[str, ...]] = {5: PART_NAMES}
 # That of ends that name none: they are older than this choice.
 UNNAMED_FORMAT = 3
 # Digests of a part that says nothing: no messages, or an empty one.

@@ -21,6 +21,7 @@ from unittest import mock
 import sympy
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+from compilefarm.torch_internals.asserted_results import keeping_results_as_said
 from compilefarm.torch_internals.block_mask_assertions import keeping_block_masks_in_bounds
 from compilefarm.torch_internals.booleans import keeping_booleans_binary
 from compilefarm.torch_internals.masked_assertions import keeping_masked_assertions
@@ -77,6 +78,7 @@ def keeping_index_assertions() -> Iterator[None]:
         keeping_booleans_binary(),
         keeping_masked_assertions(),
         keeping_masked_loads_short(),
+        keeping_results_as_said(),
     ):
         yield
 
