@@ -27,33 +27,38 @@ for part in (
     importlib.import_module(f"torch.{part}")
 torch.compile(lambda x: torch.mm(x, x))(torch.ones(2, 2))
 from compilefarm.graph.own_operators import OwnOperators
+from compilefarm.graph.registrations import kernels_from_python
 from compilefarm.torch_internals.registrations import implementations_from_python
 namespaces = {entry.partition("/")[0] for entry in implementations_from_python()}
-print(json.dumps([OwnOperators().digest(), sorted(namespaces)]))
+print(json.dumps([OwnOperators().digest(kernels_from_python()), sorted(namespaces)]))
 """
 OF_A_LIBRARY = (
-    "import LIBRARY; from compilefarm.graph.own_operators import OwnOperators; print([OwnOperators().digest()])"
+    "import LIBRARY; from compilefarm.graph.own_operators import OwnOperators; "
+    "from compilefarm.graph.registrations import kernels_from_python; "
+    "print([OwnOperators().digest(kernels_from_python())])"
 )
 LATE = """
 import json, torch
 from compilefarm.graph.own_operators import OwnOperators
+from compilefarm.graph.registrations import kernels_from_python
 from tests.graph.test_own_operators import backward, halved
 operators = OwnOperators()
 made = torch.library.custom_op("registered_late::f", halved, mutates_args=())
-before = operators.digest()
+before = operators.digest(kernels_from_python())
 made.register_autograd(backward)
-print(json.dumps([before, operators.digest()]))
+print(json.dumps([before, operators.digest(kernels_from_python())]))
 """
 # As in a notebook.
 WITHOUT_SOURCE = """
 import torch
 from compilefarm.graph.own_operators import OwnOperators
+from compilefarm.graph.registrations import kernels_from_python
 
 @torch.library.custom_op("without_source::f", mutates_args=())
 def f(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
-OwnOperators().digest()
+OwnOperators().digest(kernels_from_python())
 """
 
 

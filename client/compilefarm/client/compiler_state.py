@@ -14,6 +14,7 @@ What the processor and variables of the environment decide is described elsewher
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -72,11 +73,12 @@ class CompilerState:
         """
         import torch
 
+        from compilefarm.graph.registrations import kernels_from_python
         from compilefarm.torch_internals.remote_caches import autocast_device_types
 
-        is_of_dynamo = cache_name == OF_DYNAMO
-        _require_own_compiler(is_of_dynamo=is_of_dynamo)
-        facts = [*installed_libraries(), *self._operators(), *_unusual(is_of_dynamo=is_of_dynamo)]
+        is_of_dynamo, registered = cache_name == OF_DYNAMO, kernels_from_python()
+        _require_own_compiler(registered, is_of_dynamo=is_of_dynamo)
+        facts = [*installed_libraries(), *self._operators(registered), *_unusual(is_of_dynamo=is_of_dynamo)]
         if not _tells_states():
             autocast = autocast_device_types() if is_of_dynamo else ()
             facts += [
@@ -89,12 +91,12 @@ class CompilerState:
             ]
         return facts
 
-    def _operators(self) -> list[Fact]:
+    def _operators(self, registered: Set[str]) -> list[Fact]:
         from compilefarm.graph.bypass import Bypass
 
         own_operators, own_libraries = self._own
         try:
-            operators, libraries = own_operators.digest(), own_libraries.digest()
+            operators, libraries = own_operators.digest(registered), own_libraries.digest()
         except Bypass as bypass:
             raise Unshared(bypass.reason, str(bypass)) from bypass
         return [(_OPERATORS, operators), *([(_OWN_LIBRARIES, libraries)] if libraries else [])]
@@ -116,7 +118,7 @@ def _tells_states() -> bool:
     return bool(torch.__version__ >= _FIRST_THAT_TELLS_STATES)
 
 
-def _require_own_compiler(*, is_of_dynamo: bool) -> None:
+def _require_own_compiler(registered: Set[str], *, is_of_dynamo: bool) -> None:
     """Passes if torch compiles as any torch of its release: what was put in the place of a part of it is in no key.
 
     Raises:
@@ -127,7 +129,7 @@ def _require_own_compiler(*, is_of_dynamo: bool) -> None:
 
     if is_of_dynamo and getattr(FUNCTORCH, _OWN_CHANGE) is not None:
         raise Unshared(REPLACED, f"{_OWN_CHANGE} of functorch's configuration is a function of this process")
-    replacement = find_registered_replacement()
+    replacement = find_registered_replacement(registered)
     if replacement is not None:
         raise Unshared(REPLACED, f"this process has something of its own in the place of {replacement}")
 

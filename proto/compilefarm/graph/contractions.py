@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch.fx import Node
 
@@ -23,9 +25,17 @@ def is_contraction(node: Node) -> bool:
 
 def uses_contraction_library() -> bool:
     """Whether the library finds that order in this process; without it tensors are multiplied from left to right."""
-    return bool(torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled)
+    return _has_library() and bool(torch.backends.opt_einsum.enabled)
 
 
 def contraction_strategy() -> str:
     """How the library finds that order in this process; "off" where it does not."""
     return str(torch.backends.opt_einsum.strategy) if uses_contraction_library() else "off"
+
+
+@cache
+def _has_library() -> bool:
+    """Whether torch has found the library, as it looks for when it is imported. Asking again takes ten times as long as
+    the rest.
+    """
+    return bool(torch.backends.opt_einsum.is_available())

@@ -37,16 +37,17 @@ class OwnOperators:
         self._own: frozenset[str] = frozenset()
         self._described: tuple[object, str] = ((), "")
 
-    def digest(self) -> str:
+    def digest(self, registered: Set[str]) -> str:
         """What they are; empty if there are none.
+
+        Args:
+            registered: what `kernels_from_python` tells.
 
         Raises:
             Bypass: of one it cannot be said.
         """
-        registered = registrations.implementations_from_python()
-        if registered != self._registered:
-            kept = frozenset(registered)
-            self._own, self._registered = _own_among(kept), kept
+        if registered is not self._registered:
+            self._own, self._registered = _own_among(registered), registered
         if not self._own:
             return ""
         # A gradient, or shapes, may be registered later than the operator.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ _OF_DEVICES = frozenset({"CPU", "CUDA", "HPU", "MPS", "MTIA", "PrivateUse1", "Qu
 # With the separator: files of torchvision lie beside it. With `torch.library.impl` and the like a kernel seems to come
 # from here.
 FILES_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
+_kernels_seen: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,19 @@ class Kernel:
     @property
     def is_python(self) -> bool:
         return self.file.endswith(".py")
+
+
+def kernels_from_python() -> Set[str]:
+    """What Python has registered in this process, as "aten/gelu/AutogradCPU": the same object for as long as it is the
+    same. There are two thousand of them, and who is given them once compares them for all that it asks.
+    """
+    global _kernels_seen
+    now = registrations.implementations_from_python()
+    # Of two threads each takes its own, if something is registered meanwhile.
+    seen = _kernels_seen
+    if now != seen:
+        _kernels_seen = seen = frozenset(now)
+    return seen
 
 
 def registered_functions(overload: Any) -> Iterator[Callable[..., Any]]:

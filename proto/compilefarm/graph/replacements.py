@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
@@ -21,7 +21,12 @@ import typing_extensions
 from compilefarm.graph.collectives import is_collective
 from compilefarm.graph.extensions import find_foreign_kernel, look_at_loaded_files
 from compilefarm.graph.operators import is_of_torch
-from compilefarm.graph.registrations import FILES_OF_TORCH, has_unused_kernel, registering_files
+from compilefarm.graph.registrations import (
+    FILES_OF_TORCH,
+    has_unused_kernel,
+    kernels_from_python,
+    registering_files,
+)
 from compilefarm.torch_internals import registrations
 from compilefarm.torch_internals.decompositions import (
     InductorPatterns,
@@ -30,7 +35,7 @@ from compilefarm.torch_internals.decompositions import (
     inductor_tables,
 )
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
-from compilefarm.torch_internals.registrations import implementations_from_python, meta_implementations_of_torch
+from compilefarm.torch_internals.registrations import meta_implementations_of_torch
 
 # From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
 _REGISTRAR = str(Path(FILES_OF_TORCH) / "library.py")
@@ -56,18 +61,28 @@ _packets_seen: list[dict[str, Any]] = []
 _patterns = InductorPatterns()
 _overloads: list[OpOverload] = []
 _checked: set[str] = set()
+_kernels_seen: Set[str] = frozenset()
 
 
 def find_replacement() -> str | None:
     """What of torch is not torch's own in this process, for a message; None if all is."""
-    return _find_kernel() or find_foreign_kernel() or _find_entry() or _find_pattern() or _find_operator_method()
+    return (
+        _find_kernel(kernels_from_python())
+        or find_foreign_kernel()
+        or _find_entry()
+        or _find_pattern()
+        or _find_operator_method()
+    )
 
 
-def find_registered_replacement() -> str | None:
+def find_registered_replacement(registered: Set[str]) -> str | None:
     """The same, as far as it is found within a tenth of a millisecond: kernels that Python registered, entries of
     Inductor's tables, and patterns that it looks for.
+
+    Args:
+        registered: what `kernels_from_python` tells.
     """
-    return _find_kernel() or _find_inductor_entry() or _find_new_pattern()
+    return _find_kernel(registered) or _find_inductor_entry() or _find_new_pattern()
 
 
 def _find_inductor_entry() -> str | None:
@@ -142,10 +157,10 @@ def is_own_method(name: str) -> bool:
     return False
 
 
-def _find_kernel() -> str | None:
+def _find_kernel(registered: Set[str]) -> str | None:
     """A kernel of an operator of torch that Python registered from elsewhere."""
-    registered = implementations_from_python()
-    if registered <= _checked:
+    global _kernels_seen
+    if registered is _kernels_seen:
         return None
     entries = registered - _checked
     # It would take a while to ask the dispatcher about as many as torch has of its own.
@@ -154,6 +169,7 @@ def _find_kernel() -> str | None:
         if is_of_torch(f"{namespace}::") and _is_replaced(f"{namespace}::{name}", key=key):
             return f"the kernel of {namespace}::{name} for {key}"
     _checked.update(entries)
+    _kernels_seen = registered
     return None
 
 
