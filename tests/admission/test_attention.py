@@ -248,3 +248,27 @@ def test_heads_that_are_laid_out_while_the_graph_is_compiled(kind: str, *, backw
     # It takes those with gaps for heads that are in order.
     with pytest.raises(InvalidRequest, match="elements of a head do not lie side by side"):
         compile_with(lambda given: {"query": given["query"].new_empty(2, 5, 4, 16)[..., ::2].transpose(1, 2)})
+
+
+def test_sums_that_are_laid_out_while_the_graph_is_compiled() -> None:
+    """Inductor leaves them to cuDNN's gradient in the order of channels where a graph convolves, as SegFormer does; of
+    sums with gaps, or that are one number again and again, nobody says where they end.
+    """
+
+    def compile_with(spoil: Spoil) -> None:
+        with FakeTensorMode(), guarding_operators(calls_views=False):
+            given = _backward("cudnn")
+            _operator("cudnn", backward=True)(**given | spoil(given))
+
+    def by_channels(given: Arguments) -> Arguments:
+        return {"logsumexp": given["logsumexp"].to(memory_format=torch.channels_last)}
+
+    with pytest.raises(InvalidRequest, match="its sums are not in the order of these queries"):
+        decode_job(_job("cudnn", backward=True, spoil=by_channels), blobs={})
+    compile_with(by_channels)
+    for spoil in (
+        lambda given: {"logsumexp": given["logsumexp"].new_empty(2, 4, 10, 1)[:, :, ::2]},
+        lambda given: {"logsumexp": given["logsumexp"].new_empty(1).expand(2, 4, 5, 1)},
+    ):
+        with pytest.raises(InvalidRequest, match="its lengths or its sums are not those of these queries"):
+            compile_with(spoil)

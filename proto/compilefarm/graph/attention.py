@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from compilefarm.core.compiler_settings import names
+from compilefarm.torch_internals.fake_tensors import is_dense
 
 Arguments = Mapping[str, Any]
 
@@ -28,6 +29,7 @@ OPERATORS = frozenset(f"aten::{name}" for name in (*_FORWARD, *_BACKWARD))
 _ABSENT = ("attn_bias", "cum_seq_k", "cum_seq_q")
 _HEADS = ("query", "key", "value")
 _GRADIENT_ON_CPU = "_scaled_dot_product_flash_attention_for_cpu_backward"
+_GRADIENT_BY_CUDNN = "_scaled_dot_product_cudnn_attention_backward"
 
 
 def may_be_absent(operator: str, *, argument: str) -> bool:
@@ -53,7 +55,7 @@ def find_check(name: str, *, lays_out: bool) -> Callable[[Arguments], str | None
         lays_out: whether heads are laid out for the operator, however they lie now. Inductor leaves them to the
             gradient as it likes, and copies them for the kernel (torch/_inductor/lowering.py: sdpa_constraint).
     """
-    fits = _CHECKS.get(name)
+    fits = _gradients_by_cudnn_laid_out if lays_out and name == _GRADIENT_BY_CUDNN else _CHECKS.get(name)
     return None if fits is None else lambda given: fits(given) or _find_scattered(name, given, lays_out=lays_out)
 
 
@@ -127,11 +129,20 @@ def _results(given: Arguments) -> str | None:
 
 
 def _gradients_by_cudnn(given: Arguments) -> str | None:
+    return _gradients_by_cudnn_laid_out(given) or (
+        None if given["logsumexp"].is_contiguous() else "its sums are not in the order of these queries"
+    )
+
+
+def _gradients_by_cudnn_laid_out(given: Arguments) -> str | None:
+    """The same for sums that Inductor has left in another order, as it does where a graph convolves: cuDNN is told the
+    steps between them (aten/src/ATen/native/cudnn/MHA.cpp: build_graph_backward), if they are not copied for it.
+    """
     query, key, sums = given["query"], given["key"], given["logsumexp"]
     if (objection := _heads_on_gpu(given) or _results(given)) is not None:
         return objection
     is_stated = (given["max_q"], given["max_k"]) == (query.shape[2], key.shape[2])
-    is_whole = sums.numel() == query.shape[0] * query.shape[1] * query.shape[2] and sums.is_contiguous()
+    is_whole = sums.numel() == query.shape[0] * query.shape[1] * query.shape[2] and is_dense(sums)
     return None if is_stated and is_whole else "its lengths or its sums are not those of these queries"
 
 
@@ -169,7 +180,7 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _heads,
     _GRADIENT_ON_CPU: _gradients_on_cpu,
     **dict.fromkeys(_FORWARD, _heads_on_gpu),
-    "_scaled_dot_product_cudnn_attention_backward": _gradients_by_cudnn,
+    _GRADIENT_BY_CUDNN: _gradients_by_cudnn,
     "_scaled_dot_product_efficient_attention_backward": _gradients_of_efficient,
     "_scaled_dot_product_flash_attention_backward": _gradients_of_flash,
 }
