@@ -39,7 +39,8 @@ def is_at_its_place(value: Any) -> bool:
 
 def _is_member_at_its_place(value: Any, module_name: str, qualified_name: str) -> bool:
     """Whether something is in the class of a module that its name says, which most functions are, and value_at would
-    find it there: a class that hides what it holds has a metaclass that says so."""
+    find it there: a class that hides what it holds has a metaclass that says so.
+    """
     module, (outer, _, name) = sys.modules.get(module_name), qualified_name.partition(".")
     held = module.__dict__ if type(module) is types.ModuleType and outer not in OF_ALL_MODULES else {}
     owner: Any = held.get(outer)
