@@ -96,6 +96,20 @@ async def test_a_spare_that_was_stopped_is_not_given_a_task() -> None:
     await settings.server.close()
 
 
+async def test_a_child_that_is_stopped_before_it_is_ready_is_replaced_soon(tmp_path: Path) -> None:
+    settings = child_settings("stop-second", f"--ledger={tmp_path / 'ledger'}", start_seconds=180)
+    spare = SpareChild(settings, owner="slot", restart_seconds=60)
+    async with spare.taken():
+        pass
+    # Well before a child is given up that takes too long to be ready.
+    async with asyncio.timeout(30), spare.taken() as child:
+        assert not child.has_ended
+    _, stopped, _ = map(int, (tmp_path / "ledger").read_text().split())
+    assert not is_alive(stopped)
+    await spare.close()
+    await settings.server.close()
+
+
 async def test_a_fork_server_that_was_stopped_is_replaced_soon() -> None:
     settings = child_settings("compile", start_seconds=60, answer_seconds=1.0)
     spare = SpareChild(settings, owner="slot", restart_seconds=60)

@@ -85,7 +85,8 @@ class ChildSettings:
         disk_bytes: how much space their files may take; None: any.
         most_tasks: how many processes and threads they may be; None is any number.
         most_files: how many files they may have open together; None is any number.
-        sample_seconds: how often these are measured. In between, children may take more.
+        sample_seconds: how often these are measured, and whether a child that is not ready was stopped. In between,
+            children may take more.
         groups: makes a control group for each child; None: children stay in that of the farm.
         sandbox: the sandbox of children; None: none.
     """
@@ -181,16 +182,28 @@ class ChildProcess:
         """Waits until the child has imported everything.
 
         Raises:
-            ChildDied: it ended first, said something else, or took too long.
+            ChildDied: it ended first, said something else, was stopped, or took too long.
         """
         try:
             async with asyncio.timeout(self._settings.start_seconds):
-                message = await self._next()
+                message = await self._next_unless_stopped()
         except TimeoutError as error:
             raise ChildDied(f"not ready after {self._settings.start_seconds:.0f} s\n{self.log_tail}") from error
         if message.WhichOneof("message") != "ready":
             raise ChildDied(f"it said {message.WhichOneof('message')} before it was ready")
         return message.ready
+
+    async def _next_unless_stopped(self) -> ChildMessage:
+        """The next message of a child that cannot be pinged yet."""
+        waiting = asyncio.create_task(self._next(), name=f"first words of child {self.pid}")
+        try:
+            while not (await asyncio.wait({waiting}, timeout=self._settings.sample_seconds))[0]:
+                if any(map(_is_stopped, self._forked.pids())):
+                    raise ChildDied("it was stopped by a signal before it was ready")
+            return await waiting
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
 
     async def answers(self) -> bool:
         """Pings the child; returns whether it answers. It may have been stopped by a signal."""
@@ -338,6 +351,13 @@ class ChildProcess:
         while content := await self._forked.stderr.read(_READ_BYTES):
             self._tail += content
             del self._tail[:-_LOG_TAIL_BYTES]
+
+
+def _is_stopped(pid: int) -> bool:
+    # Behind the name in parentheses (proc(5)). The process may end meanwhile.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 async def _remove(group: ControlGroup | None) -> None:

@@ -722,6 +722,8 @@ def main() -> None:
         signal.pause()
     if script == "die-before-ready" or (script == "die-second" and _is_second(arguments.ledger)):
         _die(pipe)
+    if script == "stop-second" and _is_second(arguments.ledger):
+        os.kill(os.getpid(), signal.SIGSTOP)
     version = os.environ.get("SCRIPTED_VERSION") or importlib.metadata.version("compilefarm")
     write_frame(pipe, ChildMessage(ready=ChildReady(environment=ENVIRONMENT, farm_version=version)))
     limits.impose(arguments)
