@@ -110,14 +110,12 @@ def verify_guards(
         places = [sources[record.source] for record in variant.types]
         values = [(value, id(place) in guarded) for place, value in zip(places, _follow_all(live, places), strict=True)]
         for found, (place, expected) in zip(describer.of_places(values), variant.types, strict=True):
-            if found != expected:
-                raise Differs(f"{sources[place].name} is another")
+            _require(found, expected, sources[place])
         for size in variant.sizes:
             _require_sizes(_follow(live, sources[size.source]), size, sources[size.source])
         found_there = _follow_all(live, [guard.source for guard, _ in on_values])
         for (guard, expected), value in zip(on_values, found_there, strict=True):
-            if shortened(describe_guarded(guard, value, describer)) != expected:
-                raise Differs(f"{guard.source.name} is another")
+            _require(shortened(describe_guarded(guard, value, describer)), expected, guard.source)
     except Unsayable as error:
         raise Differs(str(error)) from error
     return TracedGuards(
@@ -175,6 +173,11 @@ def _follow_all(scope: Scope, sources: Iterable[Source]) -> Iterator[Any]:
             raise_interruption(error)
             raise Differs(f"{source.name} is not there ({type(error).__name__})") from error
         yield value
+
+
+def _require(found: str, expected: str, source: Source) -> None:
+    if found != expected:
+        raise Differs(f"{source.name} is another")
 
 
 def _require_sizes(tensor: Any, record: SizeRecord, source: Source) -> None:
