@@ -55,7 +55,7 @@ def find_check(name: str, *, lays_out: bool) -> Callable[[Arguments], str | None
         lays_out: whether heads are laid out for the operator, however they lie now. Inductor leaves them to the
             gradient as it likes, and copies them for the kernel (torch/_inductor/lowering.py: sdpa_constraint).
     """
-    fits = _gradients_by_cudnn_laid_out if lays_out and name == _GRADIENT_BY_CUDNN else _CHECKS.get(name)
+    fits = (_CHECKS_OF_LAID_OUT if lays_out else _CHECKS).get(name)
     return None if fits is None else lambda given: fits(given) or _find_scattered(name, given, lays_out=lays_out)
 
 
@@ -184,3 +184,4 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_scaled_dot_product_efficient_attention_backward": _gradients_of_efficient,
     "_scaled_dot_product_flash_attention_backward": _gradients_of_flash,
 }
+_CHECKS_OF_LAID_OUT = {**_CHECKS, _GRADIENT_BY_CUDNN: _gradients_by_cudnn_laid_out}

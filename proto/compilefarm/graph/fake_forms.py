@@ -130,12 +130,12 @@ def _adds_by_rows(named: Mapping[str, Any], *, lays_out: bool) -> bool:
         named.get("mode", _OF_SUMS) == _OF_SUMS
         and table.dtype in _ADDED_BY_ROWS
         and not pads
-        and _is_dense(table, 1, lays_out=lays_out)
-        and (weights is None or _is_dense(weights, 0, lays_out=lays_out))
+        and _lies_in_order(table, 1, lays_out=lays_out)
+        and (weights is None or _lies_in_order(weights, 0, lays_out=lays_out))
     )
 
 
-def _is_dense(tensor: torch.Tensor, dimension: int, *, lays_out: bool) -> bool:
+def _lies_in_order(tensor: torch.Tensor, dimension: int, *, lays_out: bool) -> bool:
     # Inductor has tables and weights in order (torch/_inductor/lowering.py: require_contiguous), where a dimension of
     # one element lies in order whatever its stride.
     return tensor.stride(dimension) == 1 or (lays_out and tensor.shape[dimension] != 1)

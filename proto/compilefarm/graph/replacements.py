@@ -61,7 +61,8 @@ _packets_seen: list[dict[str, Any]] = []
 _patterns = InductorPatterns()
 _overloads: list[OpOverload] = []
 _checked: set[str] = set()
-_kernels_seen: Set[str] = frozenset()
+# What was registered when none of it was from elsewhere.
+_kernels_of_torch: Set[str] = frozenset()
 
 
 def find_replacement() -> str | None:
@@ -159,8 +160,8 @@ def is_own_method(name: str) -> bool:
 
 def _find_kernel(registered: Set[str]) -> str | None:
     """A kernel of an operator of torch that Python registered from elsewhere."""
-    global _kernels_seen
-    if registered is _kernels_seen:
+    global _kernels_of_torch
+    if registered is _kernels_of_torch:
         return None
     entries = registered - _checked
     # It would take a while to ask the dispatcher about as many as torch has of its own.
@@ -169,7 +170,7 @@ def _find_kernel(registered: Set[str]) -> str | None:
         if is_of_torch(f"{namespace}::") and _is_replaced(f"{namespace}::{name}", key=key):
             return f"the kernel of {namespace}::{name} for {key}"
     _checked.update(entries)
-    _kernels_seen = registered
+    _kernels_of_torch = registered
     return None
 
 
